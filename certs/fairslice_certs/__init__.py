@@ -1,0 +1,1 @@
+"""CA, serving certificates, rotation, hot reload and caBundle injection."""

@@ -1,0 +1,29 @@
+"""Offers: the kinds of GPU share that a cluster's nodes advertise."""
+
+from dataclasses import dataclass
+
+from fairslice.booking import NodeRequirement
+from fairslice.v1alpha1.policy import SharingMode
+
+__all__ = ["Offer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One kind of share: a resource name on one GPU model.
+
+    `milli` is the weight of one unit in milli-GPU of its pool, `memory_mib` its usable memory
+    (0: unknown). `size_gb` is the number in a MIG slice's name, 0 otherwise. `requirements`
+    is the node affinity that tells these nodes from others that advertise the same name;
+    empty where the name alone decides.
+    """
+
+    pool: str
+    product: str
+    resource: str
+    mode: SharingMode
+    milli: int
+    memory_mib: int
+    size_gb: int
+    isolated: bool
+    requirements: tuple[NodeRequirement, ...] = ()

@@ -1,0 +1,1 @@
+"""Kubernetes as fairslice needs it: objects, client, reflectors."""

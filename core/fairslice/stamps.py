@@ -1,0 +1,54 @@
+"""The names that fairslice reads from and writes on objects.
+
+What users write is `fairslice.io/…`; what we stamp is `system.fairslice.io/…`, and only the
+latter is dropped when a user sends it.
+"""
+
+__all__ = [
+    "ASSIGNMENT",
+    "BOOKING",
+    "CHECKPOINT_EVERY",
+    "CLASS",
+    "GATE",
+    "GPU_MEMORY",
+    "HOLD",
+    "LABEL_MANAGED",
+    "POD_GROUP",
+    "POD_GROUP_SIZE",
+    "PREEMPTION",
+    "QUEUED_AT",
+    "RESTART",
+    "RESTARTS",
+    "RUNTIME",
+    "STATE",
+    "STATUS",
+    "SYSTEM",
+    "USER",
+    "USER_PREFIX",
+]
+
+USER_PREFIX = "fairslice.io/"
+SYSTEM = "system.fairslice.io/"
+
+# Written by users.
+CLASS = "fairslice.io/class"  # label
+GPU_MEMORY = "fairslice.io/gpu-memory"
+RESTART = "fairslice.io/restart"
+RUNTIME = "fairslice.io/runtime"  # declared run time, for backfill and expected starts
+CHECKPOINT_EVERY = "fairslice.io/checkpoint-every"
+POD_GROUP = "fairslice.io/pod-group"
+POD_GROUP_SIZE = "fairslice.io/pod-group-size"
+HOLD = "fairslice.io/hold"
+
+GATE = "fairslice.io/queued"  # scheduling gate of a pod in the queue
+
+# Stamped by fairslice, as annotations unless said otherwise.
+BOOKING = SYSTEM + "booking"  # id of the booking in the ledger
+STATE = SYSTEM + "state"  # label: a State, lower case, on whatever the queue looks after
+LABEL_MANAGED = SYSTEM + "managed"  # label: "true" on every pod and workload in the books
+USER = SYSTEM + "user"
+QUEUED_AT = SYSTEM + "queued-at"  # RFC 3339, first time in line
+ASSIGNMENT = SYSTEM + "assignment"  # JSON of an Assignment, on pods and pod templates
+STATUS = SYSTEM + "status"  # one line for people: state, reason, position
+PREEMPTION = SYSTEM + "preemption"  # notice to a victim: when, by whom, why
+RESTARTS = SYSTEM + "restarts"

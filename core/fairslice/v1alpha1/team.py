@@ -1,0 +1,121 @@
+"""`Team`: who shares, with how much. Cluster-scoped."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from fairslice.v1alpha1.scalars import Date, DnsName, Gpus, Mode
+
+__all__ = [
+    "BudgetSpec",
+    "Exhausted",
+    "LoanSpec",
+    "Period",
+    "PoolStatus",
+    "TeamModesSpec",
+    "TeamPoolSpec",
+    "TeamSpec",
+    "TeamStatus",
+]
+
+
+class _Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    pass
+
+
+class Period(StrEnum):
+    """When a budget starts anew."""
+
+    DAILY = "Daily"
+    WEEKLY = "Weekly"
+    MONTHLY = "Monthly"
+
+
+class Exhausted(StrEnum):
+    """What happens to work once a budget is gone."""
+
+    WAIT = "Wait"
+    SCAVENGE = "Scavenge"
+
+
+class TeamPoolSpec(_Spec, frozen=True):
+    """A team's quota in one pool. Without a limit, the team may borrow all that is idle."""
+
+    pool: DnsName
+    guaranteed: Gpus = "0"
+    limit: Gpus | UnsetType = UNSET
+    lendable: Gpus | UnsetType = UNSET
+
+
+class BudgetSpec(_Spec, frozen=True):
+    """GPU-hours or money for a period."""
+
+    gpu_hours: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    money: Gpus | UnsetType = UNSET
+    period: Period = Period.MONTHLY
+    on_exhausted: Exhausted = Exhausted.WAIT
+
+
+class LoanSpec(_Spec, frozen=True):
+    """Extra limit in a pool until a day."""
+
+    pool: DnsName
+    gpus: Gpus
+    until: Date
+
+
+class TeamModesSpec(_Spec, frozen=True):
+    """A team's own modes, where they differ from the policy's."""
+
+    hide: Mode | UnsetType = UNSET
+    guards: Mode | UnsetType = UNSET
+    rewrite: Mode | UnsetType = UNSET
+    quota: Mode | UnsetType = UNSET
+    queue: Mode | UnsetType = UNSET
+
+
+class TeamSpec(_Spec, frozen=True):
+    """The spec of a `Team`."""
+
+    plural: ClassVar[str] = "teams"
+
+    namespaces: Annotated[tuple[DnsName, ...], Meta(max_length=1024)] = ()
+    namespace_selector: dict[str, str] = {}
+    weight: Annotated[int, Meta(ge=1, le=1000)] = 1
+    pools: Annotated[tuple[TeamPoolSpec, ...], Meta(max_length=64)] = ()
+    resources: Annotated[
+        dict[str, Annotated[int, Meta(ge=0)]],
+        Meta(description="Exact caps by resource name, such as nvidia.com/mig-1g.10gb: 4."),
+    ] = {}
+    allowed_classes: tuple[DnsName, ...] = ("training", "experiment")
+    class_limits: dict[str, Gpus] = {}
+    user_limit: Gpus | UnsetType = UNSET
+    default_class: DnsName | UnsetType = UNSET
+    namespace_classes: Annotated[
+        dict[str, str], Meta(description="Default class by namespace of the team.")
+    ] = {}
+    mode: TeamModesSpec = TeamModesSpec()
+    budgets: Annotated[tuple[BudgetSpec, ...], Meta(max_length=16)] = ()
+    loans: Annotated[tuple[LoanSpec, ...], Meta(max_length=64)] = ()
+
+
+class PoolStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a team stands in one pool, in GPUs."""
+
+    pool: str
+    used: str = "0"
+    guaranteed: str = "0"
+    limit: str = ""
+
+
+class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a team stands; written by the queue, shown by `kubectl get teams`."""
+
+    used: str = ""
+    guaranteed: str = ""
+    limit: str = ""
+    queued: int = 0
+    running: int = 0
+    gpu_hours: str = "0"
+    pools: tuple[PoolStatus, ...] = ()

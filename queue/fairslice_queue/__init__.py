@@ -1,0 +1,1 @@
+"""The fair-share queue: ledger, planner, dispatcher, preemption, restart, status."""

@@ -1,0 +1,127 @@
+"""What is said to the ledger and what it answers."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from fairslice.booking import Booking, Option
+
+__all__ = [
+    "Attachment",
+    "BookRequest",
+    "Change",
+    "Held",
+    "LedgerError",
+    "LedgerUnavailable",
+    "Limits",
+    "Outcome",
+    "Snapshot",
+    "StaleEpoch",
+    "Verdict",
+]
+
+
+class LedgerError(RuntimeError):
+    """The ledger refused: what was asked, and why."""
+
+
+class LedgerUnavailable(LedgerError):
+    """Redis can't be reached in time, or its books are not rebuilt yet."""
+
+
+class StaleEpoch(LedgerError):
+    """Another leader has taken over; this one must stop."""
+
+
+class Verdict(StrEnum):
+    """What booking came to."""
+
+    BOOKED = "booked"
+    QUEUED = "queued"
+    DENIED = "denied"
+
+
+class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The caps that a booking must keep, in milli-GPU; None is no cap.
+
+    `pools` has an entry for every pool among the options. `surge` is what a rollout may hold
+    beyond the pool limit.
+    """
+
+    pools: dict[str, int | None]
+    work_class: int | None = None
+    user: int | None = None
+    resources: dict[str, int] = {}
+    surge: int = 0
+
+
+class BookRequest(Struct, frozen=True, kw_only=True):
+    """A wish to hold GPUs.
+
+    `booking.state` is Queued and nothing is chosen yet. With `start` the ledger may book at
+    once (the fast path) if a fitting option is free, the caps allow it and nothing of equal or
+    higher standing waits; with `overflow_queue` what can't start is queued, else denied.
+    `capacity` False books on caps alone, for work that the kube-scheduler places by itself.
+    """
+
+    booking: Booking
+    limits: Limits
+    now: float
+    start: bool = True
+    overflow_queue: bool = True
+    capacity: bool = True
+    tentative_seconds: float = 10.0
+    max_tentative: int = 200
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The answer to a BookRequest, with the numbers that explain it.
+
+    `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
+    `standing` (others wait), `tentative` (too many unfinished requests of this team).
+    `used`, `limit`, `asked` are milli-GPU (units for `resource`) of the cap or pool named.
+    """
+
+    verdict: Verdict
+    id: str
+    chosen: int = -1
+    place: dict[str, int] = {}
+    cause: str = ""
+    subject: str = ""
+    used: int = 0
+    limit: int = 0
+    asked: int = 0
+    surge: bool = False
+
+
+class Attachment(Struct, frozen=True, kw_only=True):
+    """The answer to a pod that says it belongs to a released workload."""
+
+    accepted: bool
+    option: Option | None = None
+    cause: str = ""
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """A team's holdings in milli-GPU: by pool, class, user; in units: by resource."""
+
+    pools: dict[str, int] = {}
+    surge: dict[str, int] = {}
+    classes: dict[str, int] = {}
+    users: dict[str, int] = {}
+    resources: dict[str, int] = {}
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One entry of the ledger's log: a booking as it now is, or None for one that ended."""
+
+    sequence: str
+    id: str
+    booking: Booking | None
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """All bookings, and the log position from which changes go on."""
+
+    sequence: str
+    bookings: tuple[Booking, ...]

@@ -1,0 +1,1 @@
+"""A cluster in a box: API server subset, scheduler, controllers and kubelet over one model."""
