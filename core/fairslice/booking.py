@@ -9,7 +9,21 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["Assignment", "Booking", "Kind", "NodeRequirement", "Option", "Ref", "State"]
+__all__ = [
+    "Assignment",
+    "Booking",
+    "Kind",
+    "NodeRequirement",
+    "Option",
+    "Ref",
+    "State",
+    "offer_key",
+]
+
+
+def offer_key(pool: str, product: str, resource: str) -> str:
+    """Name one kind of share; the key of free capacity in ledger and planner."""
+    return f"{pool}|{product}|{resource}"
 
 
 class State(StrEnum):
@@ -57,6 +71,11 @@ class Option(Struct, frozen=True, kw_only=True, omit_defaults=True):
     requirements: tuple[NodeRequirement, ...] = ()
     isolated: bool = True
     memory_mib: int = 0
+
+    @property
+    def offers(self) -> dict[str, int]:
+        """Units that one pod takes, by offer key."""
+        return {offer_key(self.pool, self.product, name): n for name, n in self.units.items()}
 
 
 class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):

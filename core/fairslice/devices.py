@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fairslice.booking import NodeRequirement
+from fairslice.booking import NodeRequirement, offer_key
 from fairslice.v1alpha1.policy import SharingMode
 
 __all__ = ["Offer"]
@@ -27,3 +27,8 @@ class Offer:
     size_gb: int
     isolated: bool
     requirements: tuple[NodeRequirement, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The offer's name in ledger and planner."""
+        return offer_key(self.pool, self.product, self.resource)

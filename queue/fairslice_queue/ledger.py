@@ -1,4 +1,4 @@
-"""The ledger: bookings in Redis, changed only by single Lua scripts that check before they write."""
+"""The ledger: bookings in Redis, changed only by single Lua scripts that check, then write."""
 
 from collections.abc import Mapping, Sequence
 
