@@ -16,6 +16,7 @@ from fairslice_queue.bookkeeping import (
     StaleEpoch,
     Verdict,
 )
+from fairslice_queue.caps import limits_of
 
 __all__ = [
     "Attachment",
@@ -30,6 +31,7 @@ __all__ = [
     "Snapshot",
     "StaleEpoch",
     "Verdict",
+    "limits_of",
 ]
 
 

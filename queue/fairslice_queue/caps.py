@@ -1,0 +1,64 @@
+"""A team's caps as the ledger checks them, and which of them stands in the way."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairslice.booking import Booking, Option
+from fairslice.policy import Team
+from fairslice_queue.bookkeeping import Limits
+from fairslice_queue.books import Books
+
+__all__ = ["Excess", "excess", "limits_of"]
+
+# What rollouts may hold beyond a limit: a quarter of it, as a Deployment's default maxSurge,
+# and never less than one whole GPU, or a team of one could not roll out at all.
+_SURGE_DIVISOR = 4
+_SURGE_FLOOR = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A cap that a request would break, in milli-GPU (units where cause is `resource`)."""
+
+    cause: str
+    subject: str
+    used: int
+    limit: int
+    asked: int
+
+
+def limits_of(team: Team, work_class: str, options: Iterable[Option]) -> Limits:
+    """Collect the caps that a booking with these options must keep."""
+    options = tuple(options)
+    pools = {option.pool: team.quota(option.pool).limit for option in options}
+    named = {resource for option in options for resource in option.units}
+    largest = max((limit for limit in pools.values() if limit is not None), default=0)
+    return Limits(
+        pools=pools,
+        work_class=team.class_limits.get(work_class),
+        user=team.user_limit,
+        resources={name: cap for name, cap in team.resources.items() if name in named},
+        surge=max(_SURGE_FLOOR, largest // _SURGE_DIVISOR),
+    )
+
+
+def excess(booking: Booking, option: Option, limits: Limits, books: Books) -> Excess | None:
+    """Find the first cap that starting the booking with this option would break."""
+    asked = option.milli * booking.pods
+    checks = (
+        ("limit", option.pool, books.pool_held(booking.team, option.pool),
+         limits.pools.get(option.pool)),
+        ("class", booking.work_class, books.class_held(booking.team, booking.work_class),
+         limits.work_class),
+        ("user", booking.user, books.user_held(booking.team, booking.user), limits.user),
+    )  # fmt: skip
+    for cause, subject, used, cap in checks:
+        if cap is not None and used + asked > cap:
+            return Excess(cause, subject, used, cap, asked)
+    for resource, units in option.units.items():
+        cap = limits.resources.get(resource)
+        used = books.resource_held(booking.team, resource)
+        wanted = units * booking.pods
+        if cap is not None and used + wanted > cap:
+            return Excess("resource", resource, used, cap, wanted)
+    return None
