@@ -1,0 +1,342 @@
+"""What a pod asks for: its GPU requests read, checked, and summed as the kubelet sums them.
+
+Sources: kubernetes component-helpers/resource (PodRequests: init containers in order, with
+the native sidecars started before them) and apis/core/validation (extended resources).
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from fractions import Fraction
+
+from msgspec import Struct
+
+from fairslice import messages
+from fairslice.kube.objects import Container, PodSpec
+from fairslice.quantity import QuantityError, parse_quantity
+from fairslice.resource_names import GpuResource, ResourceNameError, parse_resource
+from fairslice.stamps import GPU_MEMORY
+
+__all__ = [
+    "AskError",
+    "ContainerAsk",
+    "ContainerKind",
+    "MemoryAsk",
+    "PodAsk",
+    "parse_memory",
+    "read_pod",
+    "sum_containers",
+]
+
+
+class AskError(ValueError):
+    """A request that can't be meant: container, value, way out, in one line for its author."""
+
+    def __init__(self, message: str, *, container: str = "", resource: str = "") -> None:
+        super().__init__(message)
+        self.container = container
+        self.resource = resource
+
+
+class ContainerKind(StrEnum):
+    """Which of a pod's lists a container is in, and how long it lives."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
+    EPHEMERAL = "ephemeral"
+
+
+_LISTS = {
+    ContainerKind.INIT: "initContainers",
+    ContainerKind.SIDECAR: "initContainers",
+    ContainerKind.APP: "containers",
+    ContainerKind.EPHEMERAL: "ephemeralContainers",
+}
+
+
+class ContainerAsk(Struct, frozen=True, kw_only=True, gc=False):
+    """A container and the GPUs it asks for.
+
+    `index` is the place in its own list. `count` is 0 and `resource` None without GPUs;
+    `zero_keys` are GPU resources asked for with 0, which are to be dropped. `fraction_milli`
+    is the part of one GPU asked for, in thousandths, where a fraction was asked.
+    """
+
+    name: str
+    index: int
+    kind: ContainerKind
+    resource: GpuResource | None = None
+    count: int = 0
+    fraction_milli: int = 0
+    zero_keys: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The JSON pointer of the container within the pod."""
+        return f"/spec/{_LISTS[self.kind]}/{self.index}"
+
+
+class MemoryAsk(Struct, frozen=True, kw_only=True, gc=False):
+    """Declared GPU memory: in MiB (rounded up), and the slice that the text may name.
+
+    `names_gb` is 20 for 20G, 20Gi and 20GB, since slices are called so; 0 for 9500Mi or 1.5G.
+    """
+
+    text: str
+    mib: int
+    names_gb: int = 0
+
+
+class PodAsk(Struct, frozen=True, kw_only=True):
+    """All that a pod asks for in GPUs.
+
+    `units` is what one pod takes of each asked resource. `dra` says that devices come, at
+    least in part, from DRA (claims, implicit class names), which nothing else here counts.
+    """
+
+    containers: tuple[ContainerAsk, ...]
+    gpu_containers: tuple[ContainerAsk, ...]
+    units: dict[str, int]
+    memory: MemoryAsk | None = None
+    dra: bool = False
+
+    @property
+    def is_gpu(self) -> bool:
+        """Say whether the pod asks for GPUs as extended resources."""
+        return bool(self.gpu_containers)
+
+    @property
+    def declared_memory_mib(self) -> int:
+        """Declared GPU memory in MiB; 0 if none was declared."""
+        return self.memory.mib if self.memory is not None else 0
+
+    @property
+    def fraction_milli(self) -> int:
+        """The largest fraction of a GPU that a container asks for, in thousandths."""
+        return max((item.fraction_milli for item in self.gpu_containers), default=0)
+
+    @property
+    def has_zero_keys(self) -> bool:
+        """Say whether there are keys to drop."""
+        return any(item.zero_keys for item in self.containers)
+
+    @property
+    def most_in_one_container(self) -> int:
+        """The highest count that a single container asks for."""
+        return max((item.count for item in self.gpu_containers), default=0)
+
+
+def parse_memory(text: str) -> MemoryAsk:
+    """Read an amount of GPU memory: a quantity, or one that ends in B, such as 20GB.
+
+    Raises QuantityError for anything else, and for what is not positive.
+    """
+    clean = text.strip()
+    plain = clean[:-1] if clean.endswith("B") else clean
+    value = parse_quantity(plain)
+    mib = -((-value.numerator) // (value.denominator * 1024 * 1024))
+    if value <= 0:
+        raise QuantityError(f"{text!r} is not a positive amount of memory")
+    number = plain.removesuffix("i").removesuffix("G")
+    named = plain.endswith(("G", "Gi")) and number.isascii() and number.isdigit()
+    return MemoryAsk(text=clean, mib=mib, names_gb=int(number) if named else 0)
+
+
+def sum_containers(kinds_and_amounts: list[tuple[ContainerKind, int]]) -> int:
+    """Sum one resource over a pod's containers as scheduler and kubelet do.
+
+    Init containers run one after another, each beside the sidecars started before it;
+    app containers run together, beside all sidecars.
+    """
+    apps = sidecars = peak = 0
+    for kind, amount in kinds_and_amounts:
+        if kind is ContainerKind.APP:
+            apps += amount
+        elif kind is ContainerKind.SIDECAR:
+            sidecars += amount
+            peak = max(peak, sidecars)
+        elif kind is ContainerKind.INIT:
+            peak = max(peak, sidecars + amount)
+    return max(apps + sidecars, peak)
+
+
+def read_pod(
+    spec: PodSpec, annotations: Mapping[str, str] | None, *, fractions: bool = False
+) -> PodAsk:
+    """Read a pod's GPU requests. `fractions` lets 0.5 pass, as a part of one GPU.
+
+    Raises AskError for requests that can't be meant.
+    """
+    containers: list[ContainerAsk] = []
+    for index, container in enumerate(spec.init_containers or ()):
+        sidecar = container.restart_policy == "Always"
+        kind = ContainerKind.SIDECAR if sidecar else ContainerKind.INIT
+        containers.append(_read_container(container, index, kind, fractions))
+    for index, container in enumerate(spec.containers):
+        containers.append(_read_container(container, index, ContainerKind.APP, fractions))
+    for index, container in enumerate(spec.ephemeral_containers or ()):
+        containers.append(_read_container(container, index, ContainerKind.EPHEMERAL, fractions))
+    dra = bool(spec.resource_claims)
+    asking: tuple[ContainerAsk, ...] = ()
+    for item in containers:
+        if item.resource is None:
+            continue
+        if item.resource.device_class:
+            dra = True
+        else:
+            asking = (*asking, item)
+    memory = None
+    declared = annotations.get(GPU_MEMORY) if annotations else None
+    if declared is not None and asking:
+        memory = _declared_memory(declared, asking)
+    return PodAsk(
+        containers=tuple(containers),
+        gpu_containers=asking,
+        units=_units(asking),
+        memory=memory,
+        dra=dra,
+    )
+
+
+def _units(asking: tuple[ContainerAsk, ...]) -> dict[str, int]:
+    if len(asking) == 1:
+        only = asking[0]
+        return {only.resource.name: only.count} if only.resource is not None else {}
+    amounts: dict[str, list[tuple[ContainerKind, int]]] = {}
+    for item in asking:
+        if item.resource is not None:
+            amounts.setdefault(item.resource.name, []).append((item.kind, item.count))
+    return {name: sum_containers(parts) for name, parts in amounts.items()}
+
+
+def _declared_memory(text: str, asking: tuple[ContainerAsk, ...]) -> MemoryAsk:
+    if len(asking) > 1:
+        raise AskError(messages.ask_memory_containers(text, len(asking)))
+    try:
+        return parse_memory(text)
+    except QuantityError as error:
+        raise AskError(messages.ask_memory_malformed(text)) from error
+
+
+def _read_container(
+    container: Container, index: int, kind: ContainerKind, fractions: bool
+) -> ContainerAsk:
+    resources = container.resources
+    limits = (resources.limits or {}) if resources is not None else {}
+    requests = (resources.requests or {}) if resources is not None else {}
+    found: ContainerAsk | None = None
+    zero_keys: list[str] = []
+    names = list(limits)
+    names += [name for name in requests if name not in limits]
+    for name in names:
+        try:
+            resource = parse_resource(name)
+        except ResourceNameError as error:
+            raise AskError(
+                messages.ask_mistyped(container.name, name),
+                container=container.name,
+                resource=name,
+            ) from error
+        if resource is None:
+            continue
+        amount = _amount(container.name, name, limits.get(name), requests.get(name))
+        if amount == 0:
+            zero_keys.append(name)
+            continue
+        if found is not None and found.resource is not None:
+            raise AskError(
+                messages.ask_two_kinds(container.name, found.resource.name, name),
+                container=container.name,
+                resource=name,
+            )
+        found = _accept(container.name, index, kind, resource, amount, fractions)
+    if found is None:
+        if not zero_keys:
+            return ContainerAsk(name=container.name, index=index, kind=kind)
+        return ContainerAsk(name=container.name, index=index, kind=kind, zero_keys=tuple(zero_keys))
+    if zero_keys:
+        return ContainerAsk(
+            name=found.name,
+            index=index,
+            kind=kind,
+            resource=found.resource,
+            count=found.count,
+            fraction_milli=found.fraction_milli,
+            zero_keys=tuple(zero_keys),
+        )
+    return found
+
+
+def _amount(
+    container: str, name: str, limit: str | int | float | None, request: str | int | float | None
+) -> Fraction:
+    asked = _quantity(container, name, request) if request is not None else None
+    if limit is None:
+        if asked is None or asked == 0:
+            return Fraction(0)
+        raise AskError(
+            messages.ask_requests_only(container, name, str(request)),
+            container=container,
+            resource=name,
+        )
+    capped = _quantity(container, name, limit)
+    if asked is not None and asked != capped:
+        raise AskError(
+            messages.ask_disagrees(container, name, str(limit), str(request)),
+            container=container,
+            resource=name,
+        )
+    return capped
+
+
+def _quantity(container: str, name: str, value: str | int | float) -> Fraction:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        amount = Fraction(int(value))
+    else:
+        try:
+            amount = parse_quantity(str(value))
+        except QuantityError as error:
+            raise AskError(
+                messages.ask_not_a_number(container, name, str(value)),
+                container=container,
+                resource=name,
+            ) from error
+    if amount < 0:
+        raise AskError(
+            messages.ask_negative(container, name, str(value)), container=container, resource=name
+        )
+    return amount
+
+
+def _accept(
+    container: str,
+    index: int,
+    kind: ContainerKind,
+    resource: GpuResource,
+    amount: Fraction,
+    fractions: bool,
+) -> ContainerAsk:
+    name = resource.name
+    fraction_milli = 0
+    if amount.denominator != 1:
+        if not fractions or amount > 1 or resource.profile or resource.shared:
+            shown = f"{float(amount):.6g}"
+            raise AskError(
+                messages.ask_fraction(container, name, shown), container=container, resource=name
+            )
+        fraction_milli = -((-amount.numerator * 1000) // amount.denominator)
+        amount = Fraction(1)
+    if resource.shared and amount > 1:
+        raise AskError(
+            messages.ask_several_replicas(container, name, str(int(amount))),
+            container=container,
+            resource=name,
+        )
+    return ContainerAsk(
+        name=container,
+        index=index,
+        kind=kind,
+        resource=resource,
+        count=int(amount),
+        fraction_milli=fraction_milli,
+    )

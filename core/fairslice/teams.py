@@ -1,0 +1,84 @@
+"""Which team a namespace belongs to."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fairslice.policy import Team
+
+__all__ = ["TeamConflict", "TeamIndex"]
+
+
+@dataclass(frozen=True, slots=True)
+class TeamConflict:
+    """A namespace that several teams claim: who has it, and who doesn't."""
+
+    namespace: str
+    team: str
+    others: tuple[str, ...]
+
+
+class TeamIndex:
+    """Teams by namespace; rebuilt whole whenever a team or a namespace's labels change."""
+
+    __slots__ = ("_by_namespace", "_teams", "conflicts")
+
+    def __init__(
+        self,
+        teams: Mapping[str, Team],
+        by_namespace: Mapping[str, Team],
+        conflicts: tuple[TeamConflict, ...],
+    ) -> None:
+        self._teams = teams
+        self._by_namespace = by_namespace
+        self.conflicts = conflicts
+
+    @classmethod
+    def build(
+        cls, teams: Iterable[Team], namespaces: Mapping[str, Mapping[str, str]]
+    ) -> "TeamIndex":
+        """Index teams over namespaces and their labels.
+
+        A team may name namespaces that don't exist yet. Where two teams claim one namespace,
+        the first by name has it, and the conflict is kept for reporting.
+        """
+        ordered = sorted(teams, key=lambda team: team.name)
+        claims: dict[str, list[Team]] = {}
+        for team in ordered:
+            claimed = set(team.namespaces)
+            selector = team.namespace_selector
+            # An empty selector would select everything; here it selects nothing.
+            if selector:
+                claimed.update(
+                    name
+                    for name, labels in namespaces.items()
+                    if all(labels.get(key) == value for key, value in selector.items())
+                )
+            for name in claimed:
+                claims.setdefault(name, []).append(team)
+        conflicts = tuple(
+            TeamConflict(name, found[0].name, tuple(team.name for team in found[1:]))
+            for name, found in sorted(claims.items())
+            if len(found) > 1
+        )
+        return cls(
+            {team.name: team for team in ordered},
+            {name: found[0] for name, found in claims.items()},
+            conflicts,
+        )
+
+    def of(self, namespace: str) -> Team | None:
+        """Find the team of a namespace."""
+        return self._by_namespace.get(namespace)
+
+    def named(self, name: str) -> Team | None:
+        """Find a team by its name."""
+        return self._teams.get(name)
+
+    @property
+    def teams(self) -> tuple[Team, ...]:
+        """All teams, by name."""
+        return tuple(self._teams.values())
+
+    def namespaces_of(self, team: str) -> tuple[str, ...]:
+        """List the namespaces that a team has, by name."""
+        return tuple(sorted(ns for ns, owner in self._by_namespace.items() if owner.name == team))
