@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
-from fairslice.v1alpha1.scalars import Date, DnsName, Duration, Mode, Money, Rate
+from fairslice.v1alpha1.scalars import Date, DnsName, Duration, Mode, Money, Rate, keyed_by
 
 __all__ = [
     "CapacityType",
@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 
-class _Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+# Unknown fields are skipped, so that a newer CRD does not stop an older binary; what users
+# write is checked strictly by the API server and by `fairslice check`.
+class _Spec(Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
 
@@ -145,7 +147,7 @@ class ClassSpec(_Spec, frozen=True):
 
     name: DnsName
     priority_class_name: str = ""
-    memory: Annotated[str, Meta(pattern=r"^(\d+(\.\d+)?(G|Gi|GB|M|Mi|MB))?$")] = ""
+    memory: Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+)?(G|Gi|GB|M|Mi|MB))?$")] = ""
     modes: Annotated[tuple[SharingMode, ...], Meta(min_length=1, max_length=4)] = (
         SharingMode.WHOLE,
     )
@@ -232,8 +234,12 @@ class SharingPolicySpec(_Spec, frozen=True):
     exempt: Annotated[tuple[ExemptSpec, ...], Meta(max_length=64)] = (
         ExemptSpec(namespace="gpu-operator"),
     )
-    pools: Annotated[tuple[PoolSpec, ...], Meta(max_length=64)] = ()
-    classes: Annotated[tuple[ClassSpec, ...], Meta(max_length=32)] = DEFAULT_CLASSES
+    pools: Annotated[
+        tuple[PoolSpec, ...], Meta(max_length=64, extra_json_schema=keyed_by("name"))
+    ] = ()
+    classes: Annotated[
+        tuple[ClassSpec, ...], Meta(max_length=32, extra_json_schema=keyed_by("name"))
+    ] = DEFAULT_CLASSES
     rewrite: RewriteSpec = RewriteSpec()
     hiding: HidingSpec = HidingSpec()
     queue: QueueSpec = QueueSpec()

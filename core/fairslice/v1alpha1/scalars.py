@@ -6,14 +6,26 @@ from typing import Annotated
 
 from msgspec import Meta
 
-__all__ = ["Date", "DnsName", "Duration", "Gpus", "Mode", "Money", "Rate", "duration_seconds"]
+__all__ = [
+    "Date",
+    "DnsName",
+    "Duration",
+    "Gpus",
+    "Mode",
+    "Money",
+    "Rate",
+    "duration_seconds",
+    "keyed_by",
+]
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 
 Duration = Annotated[
     str,
     Meta(
-        pattern=r"^(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$",
+        # No lookahead: the API server's patterns are RE2.
+        pattern="^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$",
+        min_length=2,
         max_length=24,
         description="A time span such as 90s, 15m, 12h or 7d.",
     ),
@@ -21,25 +33,33 @@ Duration = Annotated[
 Gpus = Annotated[
     str,
     Meta(
-        pattern=r"^\d{1,6}(\.\d{1,3})?$",
+        pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})?$",
         description="A number of GPUs, to a thousandth: 4, 0.5.",
     ),
 ]
 Rate = Annotated[
     str,
-    Meta(pattern=r"^\d{1,6}(\.\d{1,6})?$", description="A positive factor: 1.0, 2.2."),
+    Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,6})?$", description="A positive factor: 1.0, 2.2."),
 ]
 Money = Annotated[
     str,
-    Meta(pattern=r"^\d{1,9}(\.\d{1,6})?$", description="An amount, to a millionth: 2.75."),
+    Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?$", description="An amount, to a millionth: 2.75."),
 ]
 Date = Annotated[
     str,
-    Meta(pattern=r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}Z)?$", description="A day or a UTC time."),
+    Meta(
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)?$",
+        description="A day or a UTC time.",
+    ),
 ]
 DnsName = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", description="A DNS label.")
 ]
+
+
+def keyed_by(field: str) -> dict[str, object]:
+    """Return the schema keywords that make a list refuse two entries with the same key."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
 
 class Mode(StrEnum):

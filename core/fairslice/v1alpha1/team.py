@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fairslice.v1alpha1.scalars import Date, DnsName, Gpus, Mode
+from fairslice.v1alpha1.scalars import Date, DnsName, Gpus, Mode, keyed_by
 
 __all__ = [
     "BudgetSpec",
@@ -20,7 +20,9 @@ __all__ = [
 ]
 
 
-class _Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+# Unknown fields are skipped, so that a newer CRD does not stop an older binary; what users
+# write is checked strictly by the API server and by `fairslice check`.
+class _Spec(Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
 
@@ -83,7 +85,9 @@ class TeamSpec(_Spec, frozen=True):
     namespaces: Annotated[tuple[DnsName, ...], Meta(max_length=1024)] = ()
     namespace_selector: dict[str, str] = {}
     weight: Annotated[int, Meta(ge=1, le=1000)] = 1
-    pools: Annotated[tuple[TeamPoolSpec, ...], Meta(max_length=64)] = ()
+    pools: Annotated[
+        tuple[TeamPoolSpec, ...], Meta(max_length=64, extra_json_schema=keyed_by("pool"))
+    ] = ()
     resources: Annotated[
         dict[str, Annotated[int, Meta(ge=0)]],
         Meta(description="Exact caps by resource name, such as nvidia.com/mig-1g.10gb: 4."),
