@@ -5,6 +5,8 @@ Each text says what happened, with the numbers, and the way out.
 
 from collections.abc import Iterable
 
+from fairslice.quantity import format_milli
+
 __all__ = [
     "ask_disagrees",
     "ask_fraction",
@@ -16,16 +18,57 @@ __all__ = [
     "ask_requests_only",
     "ask_several_replicas",
     "ask_two_kinds",
+    "audit",
+    "beyond_booking",
+    "booking_gone",
+    "books_away",
+    "cap_exceeded",
+    "cap_reached",
+    "capacity_taken",
+    "changed_after_admission",
+    "class_kept",
     "class_not_allowed",
     "class_unknown",
+    "env_from_open",
     "fit_elsewhere",
     "fit_gang",
     "fit_kept_off",
     "fit_scarce",
+    "foreign_booking",
+    "gate_removed",
+    "guard_admin_access",
+    "guard_annotation",
+    "guard_device_mount",
+    "guard_env_from",
+    "guard_host_namespace",
+    "guard_host_path",
+    "guard_node_name",
+    "guard_privileged",
+    "held_by_user",
+    "hidden",
     "line",
     "listed",
+    "namespace_without_team",
+    "never_fits_cap",
+    "never_fits_capacity",
+    "no_room",
     "option_given",
     "option_missing",
+    "others_first",
+    "patch_inapplicable",
+    "placement_planned",
+    "priority_class_missing",
+    "priority_class_replaced",
+    "queued",
+    "replicas_would_wait",
+    "resource_invalid",
+    "resumed",
+    "stamps_kept",
+    "still_queued",
+    "template_changed",
+    "too_many_submissions",
+    "try_again",
+    "unbooked",
 ]
 
 MAX_LENGTH = 256
@@ -50,7 +93,199 @@ def _container(name: str) -> str:
     return f"container {name}" if name else "the pod"
 
 
+def _amount(cause: str, amount: int) -> str:
+    return str(amount) if cause == "resource" else format_milli(amount)
+
+
+def _unit(cause: str) -> str:
+    return "units" if cause == "resource" else "GPUs"
+
+
+def _asked(cause: str, amount: int) -> str:
+    return f"asking for {_amount(cause, amount)}"
+
+
+def _whose(team: str, cause: str, subject: str) -> str:
+    match cause:
+        case "class":
+            return f"team {team}'s class {subject}"
+        case "user":
+            return f"{subject}'s (in team {team})"
+        case _:
+            return f"team {team}'s {subject}"
+
+
+def _cap(team: str, cause: str, subject: str, used: int, limit: int, asked: int) -> str:
+    return line(
+        f"{_whose(team, cause, subject)} limit: {_amount(cause, used)} of "
+        f"{_amount(cause, limit)} {_unit(cause)} in use, {_amount(cause, asked)} asked"
+    )
+
+
+def _fitting(pods: int, fits: int) -> str:
+    if fits <= 0:
+        return "ask for a smaller share"
+    return (
+        f"at most {fits} of {pods} pods would fit: lower the count" if pods > 1 else "ask for less"
+    )
+
+
 # Denials.
+
+
+def booking_gone(kind: str) -> str:
+    """Deny: the booking made a moment ago is no longer there when the object is to be stored."""
+    return line(f"this {kind}'s booking has ended before it was stored: submit it again")
+
+
+def cap_exceeded(
+    team: str, cause: str, subject: str, used: int, limit: int, asked: int, *, waits: str
+) -> str:
+    """Deny: a cap of the team stands in the way now. `waits` says how to wait instead."""
+    return line(f"{_cap(team, cause, subject, used, limit, asked)}: {waits}")
+
+
+def changed_after_admission(what: str) -> str:
+    """Deny: another webhook changed what had been decided."""
+    return line(
+        f"changed after admission: {what}: another webhook interferes, ask the platform team"
+    )
+
+
+def gate_removed() -> str:
+    """Deny: someone takes the scheduling gate off a pod that waits in the queue."""
+    return line(
+        "the scheduling gate fairslice.io/queued is removed by the queue when it is this pod's "
+        "turn: see its position with kubectl fairslice queue"
+    )
+
+
+def guard_admin_access(name: str) -> str:
+    """Deny: a DRA claim that reaches devices in use by others."""
+    return line(f"device request {name}: adminAccess opens GPUs that others use: leave it out")
+
+
+def guard_annotation(key: str) -> str:
+    """Deny: an annotation by which a runtime injects devices."""
+    return line(
+        f"annotation {key} injects devices past the scheduler: remove it and ask for GPUs under "
+        f"resources.limits"
+    )
+
+
+def guard_device_mount(container: str, path: str) -> str:
+    """Deny: a mount by which the container toolkit selects GPUs."""
+    return line(
+        f"{_container(container)}: a mount at {path} selects GPUs past the scheduler: remove it "
+        f"and ask for GPUs under resources.limits"
+    )
+
+
+def guard_env_from(container: str) -> str:
+    """Deny: envFrom on a GPU container, whose keys could overrule the device plugin."""
+    return line(
+        f"{_container(container)}: envFrom could set NVIDIA_VISIBLE_DEVICES on a container with "
+        f"GPUs: name the variables you need under env with valueFrom"
+    )
+
+
+def guard_host_namespace(field: str) -> str:
+    """Deny: a GPU pod in the node's process or IPC namespace."""
+    return line(f"{field} with GPUs opens other people's GPU processes: remove {field}")
+
+
+def guard_host_path(volume: str, path: str) -> str:
+    """Deny: a directory of the node that holds devices or the sockets that hand them out."""
+    return line(
+        f"volume {volume}: hostPath {path} opens the node's devices: use an emptyDir (medium: "
+        f"Memory in place of /dev/shm) or a persistent volume"
+    )
+
+
+def guard_node_name(node: str) -> str:
+    """Deny: a GPU pod that names its node."""
+    return line(
+        f"nodeName {node} skips scheduler and queue: use nodeSelector kubernetes.io/hostname: "
+        f"{node}"
+    )
+
+
+def guard_privileged(container: str, what: str) -> str:
+    """Deny: a container that sees all the node's devices."""
+    return line(
+        f"{_container(container)}: {what} opens every GPU of the node: remove it, or ask the "
+        f"platform team for an exempt ServiceAccount"
+    )
+
+
+def namespace_without_team(namespace: str) -> str:
+    """Deny: GPUs in a namespace of no team, where the policy wants one."""
+    return line(
+        f"namespace {namespace} belongs to no team and may not use GPUs: ask the platform team "
+        f"to add it to a Team (kubectl get teams)"
+    )
+
+
+def never_fits_cap(
+    team: str, cause: str, subject: str, limit: int, asked: int, *, pods: int, fits: int
+) -> str:
+    """Deny: more than the team may ever hold. `fits` is the number of such pods that would."""
+    return line(
+        f"can never run: {_asked(cause, asked)} exceeds {_whose(team, cause, subject)} limit of "
+        f"{_amount(cause, limit)} {_unit(cause)}: {_fitting(pods, fits)} or ask for a higher limit"
+    )
+
+
+def never_fits_capacity(what: str, have: int, *, pods: int, fits: int) -> str:
+    """Deny: more than the cluster has, autoscaling included."""
+    return line(
+        f"can never run: {pods} × {what}, but this cluster has {have} in all: "
+        f"{_fitting(pods, fits)} or choose another size"
+    )
+
+
+def no_room(what: str, *, waits: str) -> str:
+    """Deny: all is taken now, or others wait for it, and this class does not wait."""
+    return line(f"no room now: {what}: {waits}")
+
+
+def patch_inapplicable() -> str:
+    """Deny: a GPU pod that could not be changed as it must be."""
+    return line(
+        "fairslice could not change this object as its GPUs need it: this is a bug, please tell "
+        "the platform team (the log has the details)"
+    )
+
+
+def resource_invalid(kind: str, why: str) -> str:
+    """Deny: a Team or SharingPolicy that contradicts itself or its schema."""
+    return line(f"{kind}: {why}")
+
+
+def template_changed() -> str:
+    """Deny: a queued workload's GPU request is edited."""
+    return line(
+        "the GPU request of queued work can't be changed, its place in line was given for it: "
+        "delete it and submit it again"
+    )
+
+
+def try_again() -> str:
+    """Deny: the books can't be read now, and this pod can't wait in the queue."""
+    return line("GPU quotas can't be checked just now: try again in a minute")
+
+
+def unbooked() -> str:
+    """Deny: a GPU pod of a team that reaches storage without having been admitted."""
+    return line("this pod asks for GPUs but was not booked: submit it again")
+
+
+def foreign_booking() -> str:
+    """Deny: stamps that belong to another object."""
+    return line(
+        "the system.fairslice.io annotations belong to another object: remove them and submit "
+        "it again"
+    )
 
 
 def ask_disagrees(container: str, resource: str, limit: str, request: str) -> str:
@@ -148,12 +383,113 @@ def option_missing(asked: str, why: str, exists: Iterable[str]) -> str:
 # Warnings.
 
 
+def audit(text: str) -> str:
+    """Warn: what would have happened, were the feature enforced."""
+    return line(f"[audit] {text}")
+
+
+def class_kept(kind: str) -> str:
+    """Warn: the class label was changed after admission and is put back."""
+    return line(f"the class of a {kind} is decided when it is created: fairslice.io/class put back")
+
+
+def env_from_open(container: str) -> str:
+    """Warn: envFrom could overrule the device plugin on a GPU container."""
+    return line(
+        f"{_container(container)}: envFrom must not set NVIDIA_VISIBLE_DEVICES on a container "
+        f"with GPUs"
+    )
+
+
+def hidden(what: Iterable[str]) -> str:
+    """Warn: variables that reach for GPUs were set aside."""
+    return line(f"set aside, since containers see only the GPUs they ask for: {listed(what)}")
+
+
+def held_by_user(kind: str) -> str:
+    """Warn: a workload that its user suspended is out of the queue."""
+    return line(f"this {kind} is suspended by you and holds no place in line: resume it to queue")
+
+
+def priority_class_missing(name: str) -> str:
+    """Warn: the class's PriorityClass does not exist, so the pod keeps its own."""
+    return line(f"PriorityClass {name} does not exist: the pod keeps its priority")
+
+
+def priority_class_replaced(old: str, new: str, work_class: str) -> str:
+    """Warn: a PriorityClass that no class owns gave way to the class's."""
+    return line(f"PriorityClass {old} replaced by {new} of class {work_class}")
+
+
+def queued(why: str) -> str:
+    """Warn: the work waits in the queue."""
+    return line(f"queued: {why}")
+
+
+def replicas_would_wait(fitting: int, replicas: int, why: str) -> str:
+    """Warn: a Deployment or StatefulSet asks for more than its team may hold."""
+    return line(f"{fitting} of {replicas} replicas can start, the others will wait: {why}")
+
+
+def resumed(kind: str) -> str:
+    """Warn: a workload that its user resumed is in the queue again."""
+    return line(f"this {kind} is queued again and starts when it is its turn")
+
+
+def stamps_kept() -> str:
+    """Warn: annotations or labels of ours were changed and are put back."""
+    return line("system.fairslice.io annotations and labels are fairslice's own: put back")
+
+
+def still_queued(kind: str) -> str:
+    """Warn: a queued workload was un-suspended by hand."""
+    return line(
+        f"this {kind} is still queued and stays suspended until it is its turn: see its position "
+        f"with kubectl fairslice queue"
+    )
+
+
 def option_given(description: str) -> str:
     """Warn: what a GPU request was rewritten to, and how isolated it is."""
     return line(f"fairslice gives {description}")
 
 
 # Reasons for waiting.
+
+
+def books_away() -> str:
+    """Wait: the ledger could not be asked when the work was submitted."""
+    return line("GPU quotas could not be checked just now; it starts when they can")
+
+
+def beyond_booking(workload: str) -> str:
+    """Wait: a pod beyond what its workload booked."""
+    return line(f"{workload} has booked no room for this pod")
+
+
+def cap_reached(team: str, cause: str, subject: str, used: int, limit: int, asked: int) -> str:
+    """Wait: a cap of the team is reached."""
+    return _cap(team, cause, subject, used, limit, asked)
+
+
+def capacity_taken(what: str) -> str:
+    """Wait: every share of this kind is taken."""
+    return line(f"waits for {what}")
+
+
+def others_first(what: str) -> str:
+    """Wait: work of equal or higher standing waits for the same."""
+    return line(f"others wait before it for {what}")
+
+
+def placement_planned() -> str:
+    """Wait: the pod chooses its nodes, so the queue must place it."""
+    return line("its node constraints are checked by the queue")
+
+
+def too_many_submissions(team: str, limit: int) -> str:
+    """Wait: a flood of requests that never became objects."""
+    return line(f"team {team} has {limit} submissions that are not stored yet")
 
 
 def fit_elsewhere(resource: str, product: str) -> str:
