@@ -82,7 +82,8 @@ def already_exists(resource: str, name: str) -> ApiError:
 def conflict(resource: str, name: str, why: str = "") -> ApiError:
     """409 for a stale resourceVersion or a failed precondition."""
     why = why or (
-        "the object has been modified; please apply your changes to the latest version and try again"
+        "the object has been modified; "
+        "please apply your changes to the latest version and try again"
     )
     return ApiError(
         409,

@@ -67,6 +67,10 @@ class Event:
     version: int
 
 
+# Inside Store, `list` is a method.
+Events = list[Event]
+
+
 class Subscription:
     """Events as they come. Iterate with `async for`, or take them with `get` and `drain`."""
 
@@ -149,9 +153,9 @@ class Store:
             return iter(tuple(spaces.get(namespace, {}).values()))
         return iter([obj for space in spaces.values() for obj in space.values()])
 
-    def resources(self) -> list[str]:
+    def resources(self) -> tuple[str, ...]:
         """Name the resources that have ever held an object."""
-        return list(self._objects)
+        return tuple(self._objects)
 
     def changed(self, resource: str) -> int:
         """Give the resourceVersion of the last change to a resource, 0 if there was none."""
@@ -197,11 +201,11 @@ class Store:
         self._publish(Event("DELETED", resource, last, previous, self.version))
         return last
 
-    def events_since(self, version: int, resource: str | None = None) -> list[Event]:
+    def events_since(self, version: int, resource: str | None = None) -> Events:
         """Give the logged events after a resourceVersion. Raises ApiError 410 if it expired."""
         if version < self._compacted:
             raise gone(f"too old resource version: {version} ({self._compacted})")
-        found: list[Event] = []
+        found: Events = []
         for event in reversed(self._log):
             if event.version <= version:
                 break

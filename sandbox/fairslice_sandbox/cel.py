@@ -1,0 +1,51 @@
+"""CEL for match conditions and schema rules: compiled once, kept by text."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional, ext_strings
+
+__all__ = ["CelError", "compiles", "evaluate"]
+
+_VARIABLES = ("object", "oldObject", "request", "namespaceObject", "authorizer", "self", "oldSelf")
+
+
+class CelError(Exception):
+    """An expression that doesn't compile, or failed on its input."""
+
+
+@cache
+def _environment() -> Any:
+    return cel.NewEnv(
+        variables=dict.fromkeys(_VARIABLES, cel.Type.DYN),
+        extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+    )
+
+
+@cache
+def _compile(expression: str) -> Any:
+    try:
+        return _environment().compile(expression)
+    except RuntimeError as error:
+        raise CelError(str(error).removeprefix("INVALID_ARGUMENT: ")) from error
+
+
+def compiles(expression: str) -> None:
+    """Check an expression. Raises CelError saying where it is wrong."""
+    _compile(expression)
+
+
+def evaluate(expression: str, data: Mapping[str, Any]) -> Any:
+    """Evaluate an expression to a plain value. Raises CelError."""
+    result = _compile(expression).eval(data=data)
+    if result.type() == cel.Type.ERROR:
+        raise CelError(_reworded(str(result.value())))
+    return result.plain_value()
+
+
+def _reworded(message: str) -> str:
+    # cel-go, which the API server uses, says it this way.
+    _, _, key = message.partition("Key not found in map : ")
+    return f"no such key: {key.strip(chr(34))}" if key else message
