@@ -1,0 +1,1 @@
+"""The cluster model: scheduler, controllers and kubelet, as pure decisions with thin loops."""
