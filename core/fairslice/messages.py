@@ -8,6 +8,14 @@ from collections.abc import Iterable
 from fairslice.quantity import format_milli
 
 __all__ = [
+    "waits_for_room",
+    "failed_to_start",
+    "no_option_left",
+    "position",
+    "preempted_by",
+    "rule_borrower",
+    "rule_class",
+    "waits_for_victims",
     "ask_disagrees",
     "ask_fraction",
     "ask_memory_containers",
@@ -30,6 +38,7 @@ __all__ = [
     "class_not_allowed",
     "class_unknown",
     "env_from_open",
+    "fit_apart",
     "fit_elsewhere",
     "fit_gang",
     "fit_kept_off",
@@ -492,6 +501,11 @@ def too_many_submissions(team: str, limit: int) -> str:
     return line(f"team {team} has {limit} submissions that are not stored yet")
 
 
+def fit_apart(what: str) -> str:
+    """Wait: every need is met somewhere, but on no single node all at once."""
+    return line(f"no node has {what} and enough cpu and memory free at once")
+
+
 def fit_elsewhere(resource: str, product: str) -> str:
     """Wait: no node in service offers this kind of share."""
     return line(f"no node in service offers {resource} of {product}")
@@ -511,3 +525,51 @@ def fit_kept_off(nodes: int, why: str) -> str:
 def fit_scarce(needed: str, what: str, free: str) -> str:
     """Wait: no single node has enough of one thing left."""
     return line(f"needs {needed} {what} on one node; the most free on one node is {free}")
+
+
+def failed_to_start(reason: str, until: str) -> str:
+    """Wait: it was released, could not be scheduled, and is kept back for a while."""
+    return line(f"could not start ({reason}): tried again at {until}")
+
+
+def no_option_left() -> str:
+    """Wait: nothing that this cluster offers now serves the request."""
+    return line("no node offers what it asks for; it starts when one does")
+
+
+def preempted_by(beneficiary: str, rule: str, lost_seconds: float) -> str:
+    """Tell a victim: who pushed it out, by which right, and what it lost."""
+    return line(f"made room for {beneficiary} ({rule}); lost {_span(lost_seconds)} of work")
+
+
+def position(place: int, queued: int, team: str, reason: str) -> str:
+    """Tell a waiting workload where it stands."""
+    return line(f"position {place} of {queued} in team {team}: {reason}")
+
+
+def rule_borrower(victim_class: str, team: str) -> str:
+    """Name the right to reclaim a guarantee."""
+    return line(f"team {team} takes its guarantee back from borrowed {victim_class} work")
+
+
+def rule_class(work_class: str, victim_class: str) -> str:
+    """Name the right of a class that passes everyone."""
+    return line(f"class {work_class} goes before {victim_class}")
+
+
+def waits_for_room(reason: str) -> str:
+    """Wait: it fits nowhere just now, and why."""
+    return line(f"waits for room: {reason}")
+
+
+def waits_for_victims(reason: str) -> str:
+    """Wait: others are making room for it."""
+    return line(f"work is being pushed out for it ({reason})")
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -15,6 +15,7 @@ __all__ = [
     "LABEL_MANAGED",
     "POD_GROUP",
     "POD_GROUP_SIZE",
+    "POD_STAMP",
     "PREEMPTION",
     "QUEUED_AT",
     "RESTART",
@@ -44,6 +45,7 @@ GATE = "fairslice.io/queued"  # scheduling gate of a pod in the queue
 
 # Stamped by fairslice, as annotations unless said otherwise.
 BOOKING = SYSTEM + "booking"  # id of the booking in the ledger
+POD_STAMP = SYSTEM + "pod"  # a pod's own id among those attached to its workload's booking
 STATE = SYSTEM + "state"  # label: a State, lower case, on whatever the queue looks after
 LABEL_MANAGED = SYSTEM + "managed"  # label: "true" on every pod and workload in the books
 USER = SYSTEM + "user"

@@ -1,23 +1,19 @@
 """The leader's mirror of the ledger, with the totals that planning reads."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from fairslice.booking import Booking
+from fairslice_queue.tally import Tally
 
 __all__ = ["Books"]
 
 
 class Books:
-    """All bookings by id. Totals follow each change; amounts are milli-GPU."""
+    """All bookings by id. The tally follows each change."""
 
     def __init__(self, bookings: Iterable[Booking] = ()) -> None:
+        self.tally = Tally()
         self._bookings: dict[str, Booking] = {}
-        self._pools: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._surge: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._classes: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._users: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._resources: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._waiting: set[str] = set()
         for booking in bookings:
             self.put(booking)
@@ -27,6 +23,9 @@ class Books:
 
     def __len__(self) -> int:
         return len(self._bookings)
+
+    def __contains__(self, booking_id: str) -> bool:
+        return booking_id in self._bookings
 
     def get(self, booking_id: str) -> Booking | None:
         """Return a booking, or None."""
@@ -57,40 +56,7 @@ class Books:
         """Yield the bookings that hold something."""
         return (booking for booking in self._bookings.values() if booking.state.holds)
 
-    def pool_held(self, team: str, pool: str) -> int:
-        """Return what counts against a team's limit in a pool."""
-        return self._pools[team, pool]
-
-    def surge_held(self, team: str, pool: str) -> int:
-        """Return what a team's rollouts hold beyond its limit."""
-        return self._surge[team, pool]
-
-    def class_held(self, team: str, work_class: str) -> int:
-        """Return what a team holds for one class."""
-        return self._classes[team, work_class]
-
-    def user_held(self, team: str, user: str) -> int:
-        """Return what one user of a team holds."""
-        return self._users[team, user]
-
-    def resource_held(self, team: str, resource: str) -> int:
-        """Return how many units of an extended resource a team holds."""
-        return self._resources[team, resource]
-
-    def team_pools(self, team: str) -> Mapping[str, int]:
-        """Return a team's holdings by pool."""
-        return {pool: held for (name, pool), held in self._pools.items() if name == team and held}
-
     def _count(self, booking: Booking, sign: int) -> None:
         option = booking.option
-        if option is None or not booking.state.holds:
-            return
-        milli = sign * option.milli * booking.pods
-        totals = self._surge if booking.surge else self._pools
-        totals[booking.team, option.pool] += milli
-        self._classes[booking.team, booking.work_class] += milli
-        self._users[booking.team, booking.user] += milli
-        for resource, units in option.units.items():
-            self._resources[booking.team, resource] += sign * units * booking.pods
-
-
+        if option is not None and booking.state.holds:
+            self.tally.add(booking, option, sign)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fairslice.booking import Booking, Option
 from fairslice.policy import Team
 from fairslice_queue.bookkeeping import Limits
-from fairslice_queue.books import Books
+from fairslice_queue.tally import Tally
 
 __all__ = ["Excess", "excess", "limits_of"]
 
@@ -42,22 +42,22 @@ def limits_of(team: Team, work_class: str, options: Iterable[Option]) -> Limits:
     )
 
 
-def excess(booking: Booking, option: Option, limits: Limits, books: Books) -> Excess | None:
+def excess(booking: Booking, option: Option, limits: Limits, tally: Tally) -> Excess | None:
     """Find the first cap that starting the booking with this option would break."""
     asked = option.milli * booking.pods
     checks = (
-        ("limit", option.pool, books.pool_held(booking.team, option.pool),
+        ("limit", option.pool, tally.pools[booking.team, option.pool],
          limits.pools.get(option.pool)),
-        ("class", booking.work_class, books.class_held(booking.team, booking.work_class),
+        ("class", booking.work_class, tally.classes[booking.team, booking.work_class],
          limits.work_class),
-        ("user", booking.user, books.user_held(booking.team, booking.user), limits.user),
+        ("user", booking.user, tally.users[booking.team, booking.user], limits.user),
     )  # fmt: skip
     for cause, subject, used, cap in checks:
         if cap is not None and used + asked > cap:
             return Excess(cause, subject, used, cap, asked)
     for resource, units in option.units.items():
         cap = limits.resources.get(resource)
-        used = books.resource_held(booking.team, resource)
+        used = tally.resources[booking.team, resource]
         wanted = units * booking.pods
         if cap is not None and used + wanted > cap:
             return Excess("resource", resource, used, cap, wanted)

@@ -278,6 +278,7 @@ class PodStatus(_Object, frozen=True):
     reason: str = ""
     message: str = ""
     start_time: str | None = None
+    nominated_node_name: str = ""
     conditions: tuple[PodCondition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
 

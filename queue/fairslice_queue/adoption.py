@@ -1,0 +1,226 @@
+"""Bookings made from what the API server shows: after a loss of Redis, or found at install.
+
+An object's own stamps say what it was given; where there are none, its spec is read as the
+webhook reads it, and it is taken into the books as it is: nothing that runs is touched.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from fairslice import stamps
+from fairslice.booking import Booking, Option, Ref, State
+from fairslice.classify import ClassError, classify, owner_kinds
+from fairslice.devices import Offer
+from fairslice.inventory import Inventory
+from fairslice.kube.objects import PodSpec
+from fairslice.options import NoOption, options_for
+from fairslice.policy import Policy, Team, WorkClass
+from fairslice.requests import AskError, PodAsk, read_pod
+from fairslice.rollouts import rollout_of
+from fairslice.teams import TeamIndex
+from fairslice_queue.facts import PodFacts, WorkloadFacts, timestamp
+
+__all__ = ["Adopter"]
+
+# Work that no class was chosen for stands behind all classes.
+_LAST_RANK = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Adopter:
+    """Makes bookings. `new_id` gives a fresh booking id for objects that carry none."""
+
+    policy: Policy
+    teams: TeamIndex
+    inventory: Inventory
+    new_id: Callable[[], str]
+
+    def workload(self, facts: WorkloadFacts, now: float) -> Booking | None:
+        """Book a suspendable workload that carries our stamp; None if it asks for no GPU."""
+        team = self._team(facts.namespace, facts.spec)
+        work_class = self._class(
+            team, facts.namespace, facts.labels, facts.spec.priority_class_name, (facts.kind,)
+        )
+        ask = _read(facts.spec, facts.annotations)
+        if ask is None:
+            return None
+        options = self._options(facts.spec, ask, team, work_class)
+        chosen, state = -1, _waiting_state(facts.labels)
+        if not facts.suspended:
+            state = State.RELEASED
+            given = facts.assignment.option if facts.assignment is not None else None
+            if given is None and options:
+                given = options[0]
+            if given is None:
+                return None
+            options, chosen = _with(options, given)
+        booking = self._booking(facts, facts.kind, team, work_class, options, now)
+        return structs.replace(booking, state=state, chosen=chosen, pods=facts.desired)
+
+    def pod(self, facts: PodFacts, now: float) -> Booking | None:
+        """Book a pod that belongs to no booked workload; None if it holds no GPU."""
+        ask = _read(facts.spec, facts.annotations)
+        if ask is None:
+            return None
+        team = self._team(facts.namespace, facts.spec)
+        work_class = self._class(
+            team,
+            facts.namespace,
+            facts.labels,
+            facts.spec.priority_class_name,
+            owner_kinds(facts.metadata),
+        )
+        where = facts.node or facts.nominated_node
+        option = facts.assignment.option if facts.assignment is not None else None
+        if option is None:
+            option = self._option_on(where, ask)
+        if option is None:
+            options = self._options(facts.spec, ask, team, work_class)
+            option = options[0] if options else None
+        if option is None:
+            return None
+        group, revision = rollout_of(facts.metadata)
+        booking = self._booking(facts, "Pod", team, work_class, (option,), now)
+        booking = structs.replace(booking, group=group, group_revision=revision)
+        if facts.gated:
+            return booking
+        return structs.replace(
+            booking,
+            state=State.RUNNING if facts.phase == "Running" else State.RELEASED,
+            chosen=0,
+            place={where: 1} if where else {},
+        )
+
+    def _booking(
+        self,
+        facts: PodFacts | WorkloadFacts,
+        kind: str,
+        team: Team | None,
+        work_class: WorkClass | None,
+        options: tuple[Option, ...],
+        now: float,
+    ) -> Booking:
+        return Booking(
+            id=facts.booking or self.new_id(),
+            ref=Ref(kind=kind, namespace=facts.namespace, name=facts.name, uid=facts.uid),
+            team=team.name if team is not None else "",
+            work_class=work_class.name if work_class is not None else "",
+            rank=work_class.rank if work_class is not None else _LAST_RANK,
+            user=facts.annotations.get(stamps.USER, ""),
+            state=State.QUEUED,
+            pods=1,
+            options=options,
+            queued_at=_queued_at(facts.annotations.get(stamps.QUEUED_AT), facts.created),
+            since=now,
+            bound=True,
+            # What belongs to no team is none of the queue's business to push out.
+            preemptible=work_class.preemptible if work_class is not None else team is not None,
+            restarts=_number(facts.annotations.get(stamps.RESTARTS)),
+        )
+
+    def _team(self, namespace: str, spec: PodSpec) -> Team | None:
+        if self.policy.is_exempt(namespace, spec.service_account_name):
+            return None
+        return self.teams.of(namespace)
+
+    def _class(
+        self,
+        team: Team | None,
+        namespace: str,
+        labels: Mapping[str, str],
+        priority_class: str,
+        kinds: Sequence[str],
+    ) -> WorkClass | None:
+        try:
+            found = classify(
+                self.policy,
+                team,
+                namespace=namespace,
+                labels=labels,
+                priority_class=priority_class,
+                owner_kinds=kinds,
+            )
+        except ClassError:
+            return None
+        return found.work_class
+
+    def _options(
+        self, spec: PodSpec, ask: PodAsk, team: Team | None, work_class: WorkClass | None
+    ) -> tuple[Option, ...]:
+        closed = set()
+        if team is not None:
+            pools = {offer.pool for offer in self.inventory.offers}
+            closed = {pool for pool in pools if team.quota(pool).limit == 0}
+        try:
+            return options_for(
+                ask,
+                work_class,
+                self.inventory.offers_for(spec),
+                self.policy,
+                closed_pools=closed,
+            )
+        except NoOption:
+            return ()
+
+    def _option_on(self, node: str, ask: PodAsk) -> Option | None:
+        """Tell from a node what a pod there holds, when nobody wrote it down."""
+        capacity = self.inventory.capacity()
+        found: list[tuple[Offer, int]] = []
+        for resource, units in ask.units.items():
+            offer = next(
+                (
+                    offer
+                    for offer in self.inventory.offers
+                    if offer.resource == resource and node in capacity.get(offer.key, {})
+                ),
+                None,
+            )
+            if offer is None:
+                return None
+            found.append((offer, units))
+        if not found:
+            return None
+        first = found[0][0]
+        return Option(
+            pool=first.pool,
+            product=first.product,
+            mode=first.mode.value,
+            milli=sum(offer.milli * units for offer, units in found),
+            units={offer.resource: units for offer, units in found},
+            isolated=all(offer.isolated for offer, _ in found),
+            memory_mib=first.memory_mib,
+        )
+
+
+def _read(spec: PodSpec, annotations: Mapping[str, str]) -> PodAsk | None:
+    try:
+        ask = read_pod(spec, annotations, fractions=True)
+    except AskError:
+        return None
+    return ask if ask.is_gpu else None
+
+
+def _with(options: tuple[Option, ...], given: Option) -> tuple[tuple[Option, ...], int]:
+    """Find what was given among the options, or put it before them."""
+    for index, option in enumerate(options):
+        if (option.pool, option.product, option.units) == (given.pool, given.product, given.units):
+            return options, index
+    return (given, *options), 0
+
+
+def _waiting_state(labels: Mapping[str, str]) -> State:
+    held = labels.get(stamps.STATE) == State.HELD.value.lower()
+    return State.HELD if held else State.QUEUED
+
+
+def _queued_at(stamp: str | None, created: float) -> float:
+    try:
+        return timestamp(stamp) or created
+    except ValueError:
+        return created
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() else 0

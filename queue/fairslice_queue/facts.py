@@ -1,0 +1,191 @@
+"""What the queue keeps of the objects it watches: the few facts that decisions rest on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from fairslice import stamps
+from fairslice.booking import Assignment
+from fairslice.kube.objects import Job, ObjectMeta, OwnerReference, Pod, PodSpec
+
+__all__ = ["PodFacts", "WorkloadFacts", "job_facts", "pod_facts", "timestamp"]
+
+_NO_LABELS: Mapping[str, str] = {}
+_ASSIGNMENT = msgspec.json.Decoder(Assignment)
+
+# Why a pod was pushed out, as the DisruptionTarget condition says it (KEP-3329).
+DISRUPTION = "DisruptionTarget"
+
+
+def timestamp(text: str | None) -> float:
+    """Unix seconds of an RFC 3339 time; 0 for none."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def assignment_of(meta: ObjectMeta) -> Assignment | None:
+    """Read the assignment stamp; None where it is absent or not ours to read."""
+    text = (meta.annotations or _NO_LABELS).get(stamps.ASSIGNMENT)
+    if not text:
+        return None
+    try:
+        return _ASSIGNMENT.decode(text)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod. `booking` is its stamp, `disruption` the reason it is being pushed out."""
+
+    metadata: ObjectMeta
+    node: str
+    nominated_node: str
+    phase: str
+    deleting: bool
+    gated: bool
+    booking: str
+    stamp: str
+    assignment: Assignment | None
+    controller: OwnerReference | None
+    disruption: str
+    unschedulable: str
+    unschedulable_since: float
+    created: float
+    started: float
+    spec: PodSpec
+
+    @property
+    def namespace(self) -> str:
+        """The namespace."""
+        return self.metadata.namespace
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        """The uid."""
+        return self.metadata.uid
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self.metadata.labels or _NO_LABELS
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Its annotations."""
+        return self.metadata.annotations or _NO_LABELS
+
+    @property
+    def ended(self) -> bool:
+        """Say whether all its containers have ended: it holds nothing any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    """Reduce a pod to its facts."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    annotations = meta.annotations or _NO_LABELS
+    disruption, unschedulable, since = "", "", 0.0
+    for condition in status.conditions or ():
+        if condition.type == DISRUPTION and condition.status == "True":
+            disruption = condition.reason
+        elif (
+            condition.type == "PodScheduled"
+            and condition.status == "False"
+            and condition.reason == "Unschedulable"
+        ):
+            unschedulable, since = condition.message, timestamp(condition.last_transition_time)
+    return PodFacts(
+        metadata=meta,
+        node=spec.node_name,
+        nominated_node=status.nominated_node_name,
+        phase=status.phase,
+        deleting=meta.deletion_timestamp is not None,
+        gated=any(gate.name == stamps.GATE for gate in spec.scheduling_gates or ()),
+        booking=annotations.get(stamps.BOOKING, ""),
+        stamp=annotations.get(stamps.POD_STAMP, ""),
+        assignment=assignment_of(meta),
+        controller=next((ref for ref in meta.owner_references or () if ref.controller), None),
+        disruption=disruption,
+        unschedulable=unschedulable,
+        unschedulable_since=since,
+        created=timestamp(meta.creation_timestamp),
+        started=timestamp(status.start_time),
+        spec=spec,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFacts:
+    """A suspendable workload. `desired` is how many pods it should now have running."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    suspended: bool
+    finished: bool
+    failed: bool
+    failure: str
+    deleting: bool
+    desired: int
+    booking: str
+    controller: OwnerReference | None
+    assignment: Assignment | None
+    spec: PodSpec
+    created: float
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """Kind, namespace and name."""
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+
+def job_facts(job: Job) -> WorkloadFacts:
+    """Reduce a Job to its facts.
+
+    A finished or suspended Job wants no pods; its terminating ones are counted from pods.
+    """
+    meta, spec, status = job.metadata, job.spec, job.status
+    finished = failed = False
+    failure = ""
+    for condition in status.conditions or ():
+        if condition.status == "True" and condition.type in ("Complete", "Failed"):
+            finished = True
+            failed = condition.type == "Failed"
+            failure = condition.reason if failed else ""
+    parallelism = 1 if spec.parallelism is None else spec.parallelism
+    desired = parallelism
+    if spec.completions is not None:
+        desired = min(parallelism, max(0, spec.completions - status.succeeded))
+    if finished:
+        desired = 0
+    return WorkloadFacts(
+        kind="Job",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        suspended=bool(spec.suspend),
+        finished=finished,
+        failed=failed,
+        failure=failure,
+        deleting=meta.deletion_timestamp is not None,
+        desired=desired,
+        booking=(meta.annotations or _NO_LABELS).get(stamps.BOOKING, ""),
+        controller=next((ref for ref in meta.owner_references or () if ref.controller), None),
+        assignment=assignment_of(spec.template.metadata),
+        spec=spec.template.spec,
+        created=timestamp(meta.creation_timestamp),
+        labels=meta.labels or _NO_LABELS,
+        annotations=meta.annotations or _NO_LABELS,
+    )

@@ -1,0 +1,43 @@
+"""What teams hold, as planning counts it while it gives out more. Amounts are milli-GPU."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fairslice.booking import Booking, Option
+
+__all__ = ["Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Holdings by team and pool, class, user; units by team and resource."""
+
+    pools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    surge: Counter[tuple[str, str]] = field(default_factory=Counter)
+    classes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    users: Counter[tuple[str, str]] = field(default_factory=Counter)
+    resources: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def copy(self) -> "Tally":
+        """Copy, to count on from here without touching the original."""
+        return Tally(
+            self.pools.copy(),
+            self.surge.copy(),
+            self.classes.copy(),
+            self.users.copy(),
+            self.resources.copy(),
+        )
+
+    def add(self, booking: Booking, option: Option, sign: int = 1) -> None:
+        """Count all pods of a booking as holding an option (sign -1: no more)."""
+        milli = sign * option.milli * booking.pods
+        totals = self.surge if booking.surge else self.pools
+        totals[booking.team, option.pool] += milli
+        self.classes[booking.team, booking.work_class] += milli
+        self.users[booking.team, booking.user] += milli
+        for resource, units in option.units.items():
+            self.resources[booking.team, resource] += sign * units * booking.pods
+
+    def pool_held(self, team: str, pool: str) -> int:
+        """Return what counts against a team's limit in a pool."""
+        return self.pools[team, pool]
