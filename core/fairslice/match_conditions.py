@@ -1,0 +1,133 @@
+"""CEL that decides in the API server which requests the webhook sees at all.
+
+Every loop has a size guard that matches when exceeded: without one, 50,000 env entries hold
+the API server for half a minute, and with one that skipped, they would be a way around. An
+error counts by failurePolicy (Ignore skips the webhook), so everything optional is read with
+`.?`, and `hide` is literally the negation of `gpu`.
+"""
+
+from fairslice import stamps
+
+__all__ = ["asks_for_gpus", "changes", "not_asking", "pod_asks", "stamped"]
+
+_MAX_LIST = 32
+_MAX_MAP = 32
+_MAX_ENV = 256
+_MAX_META = 128
+
+_RESOURCES = ("nvidia.com/", "deviceclass.resource.kubernetes.io/")
+_ENV = ("NVIDIA_", "CUDA_MPS_")
+_ANNOTATIONS = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
+
+
+def pod_asks() -> str:
+    """Match a pod that asks for GPUs in any form, tries a channel to them, or is in the books."""
+    lists = [f"object.?spec.?{name}.orValue([])" for name in _POD_LISTS]
+    annotations = "object.?metadata.?annotations.orValue({})"
+    return _any(
+        _containers(lists, _any(_asks("c"), _env("c"))),
+        "size(object.?spec.?resourceClaims.orValue([])) > 0",
+        "object.?spec.?runtimeClassName.orValue('').startsWith('nvidia')",
+        _some("object.?spec.?schedulingGates.orValue([])", "g", f"g.name == '{stamps.GATE}'"),
+        stamped(),
+        _some(
+            annotations,
+            "k",
+            _any(_starts("k", _ANNOTATIONS), "k.endsWith('.nri.io')", "k.contains('.nri.io/')"),
+            _MAX_META,
+        ),
+    )
+
+
+def not_asking() -> str:
+    """Match exactly the pods that `pod_asks` does not."""
+    return f"!({pod_asks()})"
+
+
+def asks_for_gpus(*templates: str) -> str:
+    """Match a workload whose pod templates ask for GPUs, or that is in the books.
+
+    `templates` are paths such as `spec.replicatedJobs[].template.spec.template`; `[]` after a
+    name means each of a list, `{}` each value of a map.
+    """
+    return _any(*(_template("object", path.split("."), 0) for path in templates), stamped())
+
+
+def stamped() -> str:
+    """Match an object with a label or annotation of ours, or more of them than can be searched."""
+    found = f"k.contains('{stamps.USER_PREFIX}')"
+    return _any(*(_some(each, "k", found, _MAX_META) for each in _meta_of("object")))
+
+
+def changes() -> str:
+    """Match a CREATE, new ephemeral containers, and an UPDATE of the spec or of our stamps.
+
+    Status, finalizers and deletion must never wait for the webhook.
+    """
+    ours = f"k.contains('{stamps.USER_PREFIX}')"
+    parts = [
+        "request.operation == 'CREATE'",
+        "request.subResource == 'ephemeralcontainers'",
+        "object.?spec != oldObject.?spec",
+    ]
+    for new, old in zip(_meta_of("object"), _meta_of("oldObject"), strict=True):
+        parts.append(f"size({new}) > {_MAX_META} || size({old}) > {_MAX_META}")
+        parts.append(f"{new}.exists(k, {ours} && {new}[k] != {old}[?k].orValue(''))")
+        parts.append(f"{old}.exists(k, {ours} && !(k in {new}))")
+    return _any(*parts)
+
+
+_POD_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_TEMPLATE_LISTS = ("containers", "initContainers")
+
+
+def _meta_of(root: str) -> tuple[str, str]:
+    return (
+        f"{root}.?metadata.?labels.orValue({{}})",
+        f"{root}.?metadata.?annotations.orValue({{}})",
+    )
+
+
+def _template(root: str, path: list[str], depth: int) -> str:
+    """Search below `root`, descending into the lists and maps on the path."""
+    for index, segment in enumerate(path):
+        if segment.endswith(("[]", "{}")):
+            name, kind = segment[:-2], segment[-2:]
+            group = ".?".join([root, *path[:index], name]) + f".orValue({kind})"
+            item = f"i{depth}"
+            found = _template(
+                item if kind == "[]" else f"{group}[{item}]", path[index + 1 :], depth + 1
+            )
+            return _some(group, item, found, _MAX_LIST)
+    spec = ".?".join([root, *path, "spec"])
+    lists = [f"{spec}.?{name}.orValue([])" for name in _TEMPLATE_LISTS]
+    return _any(_containers(lists, _asks("c")), f"size({spec}.?resourceClaims.orValue([])) > 0")
+
+
+def _containers(lists: list[str], found: str) -> str:
+    return f"[{', '.join(lists)}].exists(l, {_some('l', 'c', found, _MAX_LIST)})"
+
+
+def _asks(container: str) -> str:
+    maps = [f"{container}.?resources.?{name}.orValue({{}})" for name in ("limits", "requests")]
+    return _any(
+        *(_some(each, "k", _starts("k", _RESOURCES), _MAX_MAP) for each in maps),
+        f"size({container}.?resources.?claims.orValue([])) > 0",
+    )
+
+
+def _env(container: str) -> str:
+    found = _any(_starts("e.name", _ENV), "e.name == 'CUDA_VERSION'")
+    return _some(f"{container}.?env.orValue([])", "e", found, _MAX_ENV)
+
+
+def _some(group: str, item: str, found: str, most: int = _MAX_LIST) -> str:
+    return f"size({group}) > {most} || {group}.exists({item}, {found})"
+
+
+def _starts(text: str, prefixes: tuple[str, ...]) -> str:
+    return _any(*(f"{text}.startsWith('{prefix}')" for prefix in prefixes))
+
+
+def _any(*parts: str) -> str:
+    return " || ".join(parts)

@@ -1,0 +1,252 @@
+"""What fairslice registers with the API server: which requests it wants to see, and how.
+
+Entries that fail closed see only requests that ask for GPUs or touch what is in the books;
+everything else is either never sent or sent under Ignore.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from fairslice import match_conditions as cel
+from fairslice.v1alpha1 import GROUP, VERSION
+
+__all__ = [
+    "NAME",
+    "Path",
+    "Target",
+    "WatchedKind",
+    "mutating_configuration",
+    "validating_configuration",
+]
+
+NAME = "fairslice"
+"""Name of both configurations."""
+
+SYSTEM_NAMESPACES = ("kube-system", "kube-node-lease")
+
+
+class Path(StrEnum):
+    """Last part of the URL path: what is asked of the webhook."""
+
+    MUTATE = "mutate"
+    HIDE = "hide"
+    VALIDATE = "validate"
+    ADVISE = "advise"
+    RESOURCES = "resources"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where the API server finds the webhook.
+
+    `url` is the base of the URL form; without it, the Service `service` in `namespace` is
+    named. `secret_path` is the random path that keeps pods from posting reviews; `ca_bundle`
+    is PEM. `excluded` namespaces never reach the webhook, besides the system's and our own.
+    """
+
+    namespace: str
+    secret_path: str = field(repr=False)
+    ca_bundle: bytes = field(repr=False, default=b"")
+    url: str | None = None
+    service: str = "fairslice-webhook"
+    excluded: tuple[str, ...] = ()
+
+    def client_config(self, path: Path) -> dict[str, Any]:
+        """Make an entry's clientConfig."""
+        whole = f"/{self.secret_path}/{path}"
+        config: dict[str, Any]
+        if self.url is not None:
+            config = {"url": self.url + whole}
+        else:
+            config = {
+                "service": {
+                    "namespace": self.namespace,
+                    "name": self.service,
+                    "path": whole,
+                    "port": 443,
+                }
+            }
+        if self.ca_bundle:
+            config["caBundle"] = b64encode(self.ca_bundle).decode()
+        return config
+
+    def namespace_selector(self) -> dict[str, Any]:
+        """Leave out the namespaces that fairslice must never stand in the way of."""
+        names = dict.fromkeys((*SYSTEM_NAMESPACES, self.namespace, *self.excluded))
+        return {
+            "matchExpressions": [
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn",
+                    "values": list(names),
+                }
+            ]
+        }
+
+
+class WatchedKind(NamedTuple):
+    """A kind and the paths of its pod templates; no paths: every object is looked at."""
+
+    group: str
+    plural: str
+    templates: tuple[str, ...]
+
+
+def _ray(root: str) -> tuple[str, ...]:
+    return (f"{root}.headGroupSpec.template", f"{root}.workerGroupSpecs[].template")
+
+
+SUSPENDABLE = (
+    WatchedKind("batch", "jobs", ("spec.template",)),
+    WatchedKind("jobset.x-k8s.io", "jobsets", ("spec.replicatedJobs[].template.spec.template",)),
+    WatchedKind("ray.io", "rayjobs", _ray("spec.rayClusterSpec")),
+    WatchedKind("ray.io", "rayclusters", _ray("spec")),
+    WatchedKind("ray.io", "rayservices", _ray("spec.rayClusterConfig")),
+    *(
+        WatchedKind("kubeflow.org", f"{name}jobs", (f"spec.{specs}ReplicaSpecs{{}}.template",))
+        for name, specs in (
+            ("mpi", "mpi"),
+            ("pytorch", "pytorch"),
+            ("tf", "tf"),
+            ("xgboost", "xgb"),
+            ("paddle", "paddle"),
+            ("jax", "jax"),
+        )
+    ),
+    WatchedKind("trainer.kubeflow.org", "trainjobs", ()),
+    WatchedKind("workload.codeflare.dev", "appwrappers", ()),
+    WatchedKind("sparkoperator.k8s.io", "sparkapplications", ()),
+)
+"""Kinds that are queued as a whole. Rules for a kind that isn't installed cost nothing."""
+
+ROLLED_OUT = (
+    WatchedKind("apps", "deployments", ("spec.template",)),
+    WatchedKind("apps", "statefulsets", ("spec.template",)),
+    WatchedKind("apps", "daemonsets", ("spec.template",)),
+)
+"""Kinds that are decided at their pods; applying them only warns."""
+
+
+def mutating_configuration(target: Target) -> dict[str, Any]:
+    """Make the MutatingWebhookConfiguration."""
+    pods = _entry(
+        target,
+        "gpu-pods",
+        Path.MUTATE,
+        rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
+        conditions={"changes": cel.changes(), "asks": cel.pod_asks()},
+    )
+    hide = _entry(
+        target,
+        "hide",
+        Path.HIDE,
+        rules=[
+            _rule("", ("pods",), ("CREATE",), version="v1"),
+            _rule("", ("pods/ephemeralcontainers",), ("UPDATE",), version="v1"),
+        ],
+        conditions={"not-asking": cel.not_asking()},
+        fail=False,
+        seconds=1,
+    )
+    workloads = [_workload(target, kind, Path.MUTATE) for kind in SUSPENDABLE]
+    entries = [{**each, "reinvocationPolicy": "IfNeeded"} for each in (pods, hide, *workloads)]
+    return _configuration("MutatingWebhookConfiguration", entries)
+
+
+def validating_configuration(target: Target) -> dict[str, Any]:
+    """Make the ValidatingWebhookConfiguration."""
+    pods = _entry(
+        target,
+        "gpu-pods",
+        Path.VALIDATE,
+        rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
+        conditions={"changes": cel.changes(), "asks": cel.pod_asks()},
+    )
+    advise = _entry(
+        target,
+        "advise",
+        Path.ADVISE,
+        rules=[_rule("apps", [kind.plural for kind in ROLLED_OUT])],
+        conditions={
+            "changes": cel.changes(),
+            "asks": cel.asks_for_gpus("spec.template"),
+        },
+        fail=False,
+        seconds=1,
+    )
+    resources = _entry(
+        target,
+        "resources",
+        Path.RESOURCES,
+        rules=[_rule(GROUP, ("teams", "sharingpolicies"), version=VERSION)],
+        # Down or not, whoever runs the cluster must be able to change the policy.
+        fail=False,
+        seconds=2,
+    )
+    workloads = [_workload(target, kind, Path.VALIDATE) for kind in SUSPENDABLE]
+    return _configuration("ValidatingWebhookConfiguration", [pods, *workloads, advise, resources])
+
+
+def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
+    conditions = {"changes": cel.changes()}
+    if kind.templates:
+        conditions["asks"] = cel.asks_for_gpus(*kind.templates)
+    rule = _rule(kind.group, (kind.plural,))
+    return _entry(target, f"gpu-{kind.plural}", path, rules=[rule], conditions=conditions)
+
+
+def _rule(
+    group: str,
+    resources: Iterable[str],
+    operations: Iterable[str] = ("CREATE", "UPDATE"),
+    *,
+    version: str = "*",
+) -> dict[str, Any]:
+    return {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": list(operations),
+        "resources": list(resources),
+        "scope": "*",
+    }
+
+
+def _entry(
+    target: Target,
+    name: str,
+    path: Path,
+    *,
+    rules: list[dict[str, Any]],
+    conditions: dict[str, str] | None = None,
+    fail: bool = True,
+    seconds: int = 5,
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": f"{name}.{GROUP}",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": target.client_config(path),
+        "failurePolicy": "Fail" if fail else "Ignore",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": target.namespace_selector(),
+        "objectSelector": {},
+        "rules": rules,
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": seconds,
+    }
+    if conditions:
+        entry["matchConditions"] = [
+            {"name": key, "expression": text} for key, text in conditions.items()
+        ]
+    return entry
+
+
+def _configuration(kind: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": NAME},
+        "webhooks": entries,
+    }
