@@ -1,19 +1,33 @@
-"""Fair shares: decayed use, dominant share, the order of the queue."""
+"""Fair shares: decayed use, dominant share, the order of the queue.
 
+Use decays by half over a half-life, computed from event timestamps in forward-decayed form
+(Cormode et al., Forward Decay, 2009): adding commutes, and no timer ever sweeps. The share is
+Armada's cost (fairness.go): the largest of a team's shares of a pool, each times the pool's
+rate, over the team's weight.
+"""
+
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from fairslice import messages
+
 __all__ = [
+    "ENTRY_SECONDS",
     "DecayedUse",
     "OrderKey",
     "PoolWeight",
     "dominant_share",
+    "entry_penalty",
     "explain",
     "jain_index",
     "order_key",
 ]
+
+ENTRY_SECONDS = 60
+"""Seconds of use charged at once when work starts, so that a burst doesn't look unused."""
 
 
 class PoolWeight(Struct, frozen=True, kw_only=True):
@@ -30,27 +44,61 @@ class DecayedUse(Struct, frozen=True, kw_only=True):
     at: float = 0.0
 
     def held(self, milli: int, start: float, end: float, half_life: float) -> "DecayedUse":
-        """Add so many milli-GPU held from start to end."""
-        raise NotImplementedError
+        """Add so many milli-GPU held from start to end. No half-life (0): nothing fades."""
+        if end <= start or milli <= 0:
+            return self
+        if half_life <= 0:
+            return self.plus(milli * (end - start), end, half_life)
+        # The integral of milli · 0.5^((end − s)/half_life) over the time held.
+        faded = -math.expm1((start - end) / half_life * math.log(2))
+        return self.plus(milli * half_life / math.log(2) * faded, end, half_life)
 
     def plus(self, amount: float, when: float, half_life: float) -> "DecayedUse":
-        """Add an amount at one instant, such as an entry penalty."""
-        raise NotImplementedError
+        """Add an amount at one instant, such as an entry penalty; earlier ones count faded."""
+        if when >= self.at:
+            return DecayedUse(amount=self.value(when, half_life) + amount, at=when)
+        late = amount * _decay(self.at - when, half_life)
+        return DecayedUse(amount=self.amount + late, at=self.at)
 
     def value(self, now: float, half_life: float) -> float:
-        """Return what is left of it now, in milli-GPU-seconds."""
-        raise NotImplementedError
+        """Return what is left of it now, in milli-GPU-seconds; clocks that run back count 0."""
+        return self.amount * _decay(max(now - self.at, 0.0), half_life)
+
+
+def _decay(seconds: float, half_life: float) -> float:
+    return math.exp2(-seconds / half_life) if half_life > 0 else 1.0
+
+
+def entry_penalty(milli: int) -> float:
+    """Return what is charged the moment that work starts, in milli-GPU-seconds."""
+    return float(milli * ENTRY_SECONDS)
 
 
 def dominant_share(
     use: Mapping[str, float], pools: Mapping[str, PoolWeight], weight: int, half_life: float
 ) -> float:
-    """Return a team's weighted dominant share. `use` is decayed milli-GPU-seconds by pool."""
-    raise NotImplementedError
+    """Return a team's weighted dominant share. `use` is decayed milli-GPU-seconds by pool.
+
+    A team that held a whole pool of rate 1 for ever, with weight 1, has share 1.
+    """
+    # Holding one milli-GPU for ever leaves this many decayed seconds.
+    horizon = half_life / math.log(2) if half_life > 0 else 1.0
+    share = 0.0
+    for name, amount in use.items():
+        pool = pools.get(name)
+        if pool is not None and pool.capacity > 0:
+            part = amount / (pool.capacity * horizon) * (pool.rate_millionths / 1_000_000)
+            share = max(share, part)
+    return share / max(weight, 1)
 
 
 class OrderKey(NamedTuple):
-    """The place in line; smaller goes first, term by term."""
+    """The place in line; smaller goes first, term by term.
+
+    `passes` is 0 for a class that passes everyone, 1 for what has waited too long, else 2.
+    `borrowed` is 0 within the team's guarantee. `rank` is the class's. `share` is the team's
+    weighted dominant share. `queued_at` is when it first came in line, in Unix seconds.
+    """
 
     passes: int
     borrowed: int
@@ -70,15 +118,43 @@ def order_key(
     queued_at: float,
     name: str,
 ) -> OrderKey:
-    """Make the key from what is known of a waiting workload."""
-    raise NotImplementedError
+    """Make the key from what is known of a waiting workload.
+
+    Shares are compared to nine digits, so that rounding never decides.
+    """
+    return OrderKey(
+        passes=0 if passes_all else 1 if aged else 2,
+        borrowed=0 if within_guarantee else 1,
+        rank=rank,
+        share=round(share, 9),
+        queued_at=queued_at,
+        name=name,
+    )
 
 
 def explain(first: OrderKey, second: OrderKey) -> str:
     """Say why one goes before the other: the first term that differs."""
-    raise NotImplementedError
+    if first.passes != second.passes:
+        return messages.order_passes() if first.passes == 0 else messages.order_aged()
+    if first.borrowed != second.borrowed:
+        return messages.order_guarantee()
+    if first.rank != second.rank:
+        return messages.order_class()
+    if first.share != second.share:
+        return messages.order_share(first.share, second.share)
+    if first.queued_at != second.queued_at:
+        return messages.order_time(second.queued_at - first.queued_at)
+    return messages.order_name()
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """Return Jain's fairness index: 1 for equal shares, 1/n for one that has all."""
-    raise NotImplementedError
+    """Return Jain's fairness index: 1 for equal shares, 1/n for one that has all.
+
+    Nobody, or nobody with anything, is fair: 1.
+    """
+    shares = list(values)
+    largest = max(shares, default=0.0)
+    if largest <= 0:
+        return 1.0
+    scaled = [share / largest for share in shares]
+    return sum(scaled) ** 2 / (len(scaled) * sum(share * share for share in scaled))

@@ -182,10 +182,10 @@ def _has_memory(offer: Offer, memory: MemoryAsk | None) -> bool:
         return True
     nominal = _nominal_gb(offer)
     if memory.names_gb and nominal:
-        if memory.names_gb == nominal:
+        if memory.names_gb == offer.size_gb:
             return True
         if is_slice_size(memory.names_gb):
-            return nominal > memory.names_gb
+            return nominal >= memory.names_gb
     return _usable_mib(offer) >= memory.mib
 
 
