@@ -1,20 +1,24 @@
 """Running services in one process: event loop, signals, and one clear line when it fails."""
 
 import asyncio
+import errno
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fairslice.kube.configuration import KubeconfigError
 from fairslice.kube.errors import ApiError
 from fairslice.settings import Settings, SettingsError
 
-__all__ = ["EXPECTED_ERRORS", "Service", "load_entry", "run", "run_all"]
+__all__ = ["EXPECTED_ERRORS", "Service", "ServiceError", "describe", "load_entry", "run", "run_all"]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Service = Callable[[Settings], Awaitable[None]]
 """A component's entry: runs until cancelled, and winds up when it is."""
@@ -58,36 +62,58 @@ async def _forever(service: Service, settings: Settings) -> None:
     raise ServiceError(f"{service.__module__} ended by itself")
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, on uvloop where there is one.
+def describe(error: BaseException) -> str:
+    """Say in one line what went wrong."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"{_last_words(error)}: stop what listens there, or choose another address"
+    return " ".join(str(error).split()) or type(error).__name__
 
-    SIGTERM and SIGINT cancel it once; a second signal ends the process at once.
+
+def _last_words(error: OSError) -> str:
+    # asyncio's message names the address: "[Errno 98] error while attempting to bind on …".
+    text = " ".join((error.strerror or str(error)).split())
+    return text.partition("] ")[2] or text
+
+
+class _Stopped(Exception):
+    """A signal ended the work; carries its number."""
+
+
+def run(main: Coroutine[Any, Any, T], *, serves: bool = False) -> T:
+    """Run a coroutine to its end, on uvloop where there is one, and return its result.
+
+    The first SIGTERM or SIGINT cancels it, and when it has wound up the process exits: with 0
+    where it `serves`, since being stopped is how a service ends. A second signal ends the
+    process at once.
     """
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if sys.platform != "win32":
-        uvloop = importlib.import_module("uvloop")
-        loop_factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_until_signalled(main))
+        loop_factory = importlib.import_module("uvloop").new_event_loop
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(_until_signalled(main))
+    except _Stopped as stopped:
+        raise SystemExit(0 if serves else 128 + stopped.args[0]) from None
 
 
-async def _until_signalled(main: Coroutine[Any, Any, None]) -> None:
+async def _until_signalled(main: Coroutine[Any, Any, T]) -> T:
     task = asyncio.create_task(main)
     loop = asyncio.get_running_loop()
-    stopping = False
+    received = 0
 
     def stop(number: int) -> None:
-        nonlocal stopping
-        if stopping:
-            raise SystemExit(128 + number)
-        stopping = True
+        nonlocal received
+        if received:
+            os._exit(128 + number)
+        received = number
         _log.info("stopping")
         task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     try:
-        await task
+        return await task
     except asyncio.CancelledError:
-        if not stopping:
+        if not received:
             raise
+        raise _Stopped(received) from None

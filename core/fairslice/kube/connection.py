@@ -8,10 +8,12 @@ from fairslice.kube.configuration import is_in_cluster
 from fairslice.kube.tokens import ServiceAccountTokens
 from fairslice.settings import Settings
 
-__all__ = ["QUEUE_ACCOUNT", "WEBHOOK_ACCOUNT", "connect", "connect_as"]
+__all__ = ["QUEUE_ACCOUNT", "QUEUE_LEASE", "WEBHOOK_ACCOUNT", "connect", "connect_as"]
 
 WEBHOOK_ACCOUNT = "fairslice-webhook"
 QUEUE_ACCOUNT = "fairslice-queue"
+QUEUE_LEASE = "fairslice-queue"
+"""Name of the Lease, in our namespace, whose holder runs the queue."""
 
 
 @asynccontextmanager

@@ -1,0 +1,66 @@
+"""Reading the queue's status endpoint, and printing what it says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import click
+from msgspec import DecodeError, json
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["StatusUnavailable", "fetch", "print_rows"]
+
+_SECONDS = 10.0
+
+Row = Mapping[str, Any]
+
+
+class StatusUnavailable(ConnectionError):
+    """The status endpoint gave no usable answer: where, and why."""
+
+
+async def fetch(url: str, path: str, params: Mapping[str, str] | None = None) -> Sequence[Row]:
+    """Read a list of rows: the answer itself, or its `items`.
+
+    Raises StatusUnavailable.
+    """
+    whole = url.rstrip("/") + path
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(whole, params=params) as response,
+        ):
+            body = await response.read()
+            if response.status != 200:
+                raise StatusUnavailable(f"{whole} answered {response.status}")
+        answer = json.decode(body)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        if isinstance(error, StatusUnavailable):
+            raise
+        raise StatusUnavailable(
+            f"can't read {whole}: is the queue running? Name its address with --status-url"
+        ) from None
+    except DecodeError:
+        raise StatusUnavailable(f"{whole} did not answer with JSON") from None
+    rows = answer.get("items", []) if isinstance(answer, dict) else answer
+    return rows if isinstance(rows, list) else []
+
+
+def print_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
+    """Print rows as JSON, or as a table of their plain fields."""
+    if output == "json":
+        click.echo(json.format(json.encode(rows), indent=2).decode())
+        return
+    if not rows:
+        click.echo(empty)
+        return
+    plain = (str, int, float, bool, type(None))
+    columns = [name for name, value in rows[0].items() if isinstance(value, plain)]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name.upper())
+    for row in rows:
+        table.add_row(*("" if row.get(name) is None else str(row[name]) for name in columns))
+    Console(soft_wrap=True).print(table)
