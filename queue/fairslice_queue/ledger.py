@@ -1,8 +1,14 @@
 """The ledger: bookings in Redis, changed only by single Lua scripts that check, then write."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
+
+import msgspec
+from msgspec import Struct
 
 from fairslice.booking import Booking, State
+from fairslice.redis_connection import RedisConnection
 from fairslice_queue.bookkeeping import (
     Attachment,
     BookRequest,
@@ -16,9 +22,19 @@ from fairslice_queue.bookkeeping import (
     StaleEpoch,
     Verdict,
 )
-from fairslice_queue.caps import limits_of
+from fairslice_queue.ledger_audit import Totals, differences
+from fairslice_queue.ledger_keys import LedgerKeys
+from fairslice_queue.ledger_records import (
+    ask_of,
+    decode_record,
+    encode_record,
+    object_of,
+    split_record,
+)
+from fairslice_queue.ledger_scripts import LedgerScripts, decode_reply
 
 __all__ = [
+    "LINGERS",
     "Attachment",
     "BookRequest",
     "Change",
@@ -31,70 +47,214 @@ __all__ = [
     "Snapshot",
     "StaleEpoch",
     "Verdict",
-    "limits_of",
 ]
+
+LINGERS = "kept for its successor"
+"""The reason of a booking whose pod ended and whose units wait for the group's next pod."""
+
+_ATTACH_SECONDS = 10.0
+_CHUNK = 200
+_CHANGES_AT_MOST = 1000
+# Chunks are short, but on a busy machine not as short as a booking.
+_LONG_SECONDS = 2.0
+
+
+class _Accepted(Struct, frozen=True):
+    accepted: bool
+    cause: str = ""
+
+
+_outcome = msgspec.json.Decoder(Outcome)
+_accepted = msgspec.json.Decoder(_Accepted)
 
 
 class Ledger:
-    """Every method is one round trip and raises LedgerUnavailable when Redis is away."""
+    """Every method is one round trip and raises LedgerUnavailable when Redis is away.
+
+    Exceptions to the one round trip: snapshot, changes, rebuild, expire and audit work in
+    chunks. LedgerUnavailable says nothing of whether a change was made: every method may be
+    called again with the same arguments.
+    """
+
+    def __init__(
+        self,
+        redis: RedisConnection,
+        *,
+        keys: LedgerKeys | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Keep books on this connection, which stays the caller's. `clock` numbers epochs."""
+        self._scripts = LedgerScripts(redis, keys or LedgerKeys())
+        self._clock = clock
 
     # For the webhook.
 
     async def book(self, request: BookRequest) -> Outcome:
-        """Book, queue or deny, atomically. The same request again is the same booking."""
-        raise NotImplementedError
+        """Book, queue or deny, atomically. The same request again is the same booking.
+
+        So is a request for the same named object that asks for the same, while the first is
+        tentative: the outcome then has the first one's id. If it asks for something else, it
+        takes the first one's place. Raises LedgerError for an id of another team.
+        """
+        booking = request.booking
+        if not booking.options:
+            raise LedgerError(f"booking {booking.id} has no options")
+        ref, now = booking.ref, repr(request.now)
+        expires = request.now + request.tentative_seconds
+        tentative = msgspec.structs.replace(
+            booking,
+            state=State.QUEUED,
+            chosen=-1,
+            place={},
+            since=request.now,
+            bound=False,
+            tentative_until=expires,
+            surge=False,
+        )
+        return await self._outcome(
+            "book",
+            {
+                "id": booking.id,
+                "team": booking.team,
+                "object": object_of(ref.kind, ref.namespace, ref.name),
+                "ask": ask_of(booking),
+                "now": now,
+                "expires": repr(expires),
+                "limits": request.limits,
+                "start": request.start,
+                "overflow_queue": request.overflow_queue,
+                "capacity": request.capacity,
+                "max_tentative": request.max_tentative,
+            },
+            encode_record(tentative),
+        )
 
     async def attach(
         self, booking_id: str, *, owner_uid: str, team: str, pod: str, now: float
     ) -> Attachment:
-        """Count a pod (named by a stamp of its own) against a released workload's booking."""
-        raise NotImplementedError
+        """Count a pod (named by a stamp of its own) against a released workload's booking.
+
+        The stamp holds for 10 s, then only if `bind_pod` came. Causes of refusal: `gone` (no
+        such booking), `team`, `owner`, `state` (not released), `count` (all pods are there).
+        """
+        reply = await self._scripts.run(
+            "attach",
+            {
+                "id": booking_id,
+                "owner_uid": owner_uid,
+                "team": team,
+                "pod": pod,
+                "now": repr(now),
+                "expires": repr(now + _ATTACH_SECONDS),
+            },
+        )
+        result = _accepted.decode(reply[0])
+        option = decode_record(reply[1]).option if result.accepted else None
+        return Attachment(accepted=result.accepted, option=option, cause=result.cause)
 
     async def bind(
         self, booking_id: str, *, namespace: str, kind: str, name: str, uid: str
     ) -> bool:
         """Tie a tentative booking to the object that now exists. False: no such booking."""
-        raise NotImplementedError
+        return await self._flag(
+            "bind",
+            {
+                "id": booking_id,
+                "namespace": namespace,
+                "kind": kind,
+                "name": name,
+                "object": object_of(kind, namespace, name),
+                "uid": uid,
+            },
+        )
 
     async def bind_pod(self, booking_id: str, *, pod: str, uid: str, name: str) -> bool:
         """Tie an attached pod to its final uid and name."""
-        raise NotImplementedError
+        return await self._flag(
+            "bind_pod", {"id": booking_id, "pod": pod, "uid": uid, "name": name}
+        )
 
     async def held(self, team: str) -> Held:
         """Read a team's holdings."""
-        raise NotImplementedError
+        flat = (await self._scripts.run("held", {"team": team}))[1:]
+        parts: dict[str, dict[str, int]] = {kind: {} for kind in "pscur"}
+        for field, amount in zip(flat[::2], flat[1::2], strict=True):
+            kind, _, name = field.decode().partition("|")
+            parts[kind][name] = int(amount)
+        return Held(
+            pools=parts["p"],
+            surge=parts["s"],
+            classes=parts["c"],
+            users=parts["u"],
+            resources=parts["r"],
+        )
 
     async def get(self, booking_id: str) -> Booking | None:
         """Read one booking."""
-        raise NotImplementedError
+        reply = await self._scripts.run("get", {"id": booking_id})
+        return decode_record(reply[1]) if len(reply) > 1 and reply[1] is not None else None
 
     # For the queue; all that change anything are fenced by the leader's epoch.
 
     async def lead(self) -> int:
         """Begin a leader's reign: a new epoch, which makes every earlier one stale."""
-        raise NotImplementedError
+        reply = await self._scripts.run("lead", {"at_least": int(self._clock() * 1000)})
+        return int(decode_reply(reply[0]).epoch)
 
     async def ready(self) -> bool:
         """Say whether the books are complete (False after a loss of Redis)."""
-        raise NotImplementedError
+        return await self._scripts.ready()
 
     async def snapshot(self) -> Snapshot:
-        """Read all bookings."""
-        raise NotImplementedError
+        """Read all bookings.
+
+        Those that change meanwhile come in either state, and again in `changes` after the
+        sequence returned.
+        """
+        sequence, records = await self._scan()
+        return Snapshot(
+            sequence=sequence, bookings=tuple(decode_record(raw) for raw in records.values())
+        )
 
     async def changes(self, after: str, wait_seconds: float) -> tuple[Change, ...] | None:
-        """Read what changed since; wait for it if nothing did. None: gone too far, resync."""
-        raise NotImplementedError
+        """Read what changed since; wait for it if nothing did. None: gone too far, resync.
+
+        A booking that changed often comes once, as it now is.
+        """
+        found = await self._changes(after)
+        if found is None or found or wait_seconds <= 0:
+            return found
+        await self._scripts.wait_for_log(after.rpartition("/")[2], wait_seconds)
+        return await self._changes(after)
 
     async def rebuild(
         self, epoch: int, bookings: Sequence[Booking], capacity: Mapping[str, Mapping[str, int]]
     ) -> None:
-        """Replace the books by what the API server shows."""
-        raise NotImplementedError
+        """Replace the books by what the API server shows.
+
+        Tentative bookings are kept, since their objects may be about to appear. While it lasts,
+        every other call raises LedgerUnavailable. List the API server when the books are not
+        ready: what is bound between list and rebuild would be lost.
+        """
+        name = {"epoch": epoch, "generation": token_hex(8)}
+        await self._scripts.run("rebuild_begin", name, seconds=_LONG_SECONDS)
+        for start in range(0, len(bookings), _CHUNK):
+            chunk = bookings[start : start + _CHUNK]
+            await self._scripts.run(
+                "rebuild_add",
+                {**name, "ids": [booking.id for booking in chunk]},
+                *(encode_record(booking) for booking in chunk),
+                seconds=_LONG_SECONDS,
+            )
+        await self._scripts.run(
+            "rebuild_finish", {**name, "capacity": capacity}, seconds=_LONG_SECONDS
+        )
 
     async def publish_capacity(self, epoch: int, capacity: Mapping[str, Mapping[str, int]]) -> None:
         """Tell the scripts what nodes offer: offer key → node → allocatable units."""
-        raise NotImplementedError
+        await self._scripts.run(
+            "publish_capacity", {"epoch": epoch, "capacity": capacity}, seconds=_LONG_SECONDS
+        )
 
     async def release(
         self,
@@ -106,8 +266,23 @@ class Ledger:
         limits: Limits,
         now: float,
     ) -> Outcome:
-        """Let a queued booking go, if caps and capacity still allow it."""
-        raise NotImplementedError
+        """Let a queued booking go, if caps and capacity still allow it.
+
+        Only the nodes named in `place` are checked; pods left out wait for nodes to come. What
+        holds already is answered as booked. More causes than BookRequest's: `gone` (no such
+        booking), `state` (Held or the like).
+        """
+        return await self._outcome(
+            "release",
+            {
+                "epoch": epoch,
+                "id": booking_id,
+                "chosen": chosen,
+                "place": place,
+                "limits": limits,
+                "now": repr(now),
+            },
+        )
 
     async def settle(
         self,
@@ -119,27 +294,131 @@ class Ledger:
         place: Mapping[str, int],
         now: float,
     ) -> bool:
-        """Write down what a holding booking really holds, and where."""
-        raise NotImplementedError
+        """Write down what a holding booking really holds, and where.
+
+        False: no such booking, or it holds nothing. Raises LedgerError for a state that can't
+        hold anything.
+        """
+        if not state.holds:
+            raise LedgerError(f"booking {booking_id} can't hold anything as {state}")
+        return await self._flag(
+            "settle",
+            {
+                "epoch": epoch,
+                "id": booking_id,
+                "state": state,
+                "pods": pods,
+                "place": place,
+                "now": repr(now),
+            },
+        )
 
     async def requeue(
         self, epoch: int, booking_id: str, *, state: State, pods: int, reason: str, now: float
     ) -> bool:
         """Free what a booking holds and put it back (Queued, Held or Preempted)."""
-        raise NotImplementedError
+        if state not in (State.QUEUED, State.HELD, State.PREEMPTED):
+            raise LedgerError(f"booking {booking_id} can't be put back as {state}")
+        return await self._flag(
+            "requeue",
+            {
+                "epoch": epoch,
+                "id": booking_id,
+                "state": state,
+                "pods": pods,
+                "reason": reason,
+                "now": repr(now),
+            },
+        )
 
-    async def end(self, epoch: int, booking_id: str) -> bool:
-        """Close a booking."""
-        raise NotImplementedError
+    async def end(
+        self, epoch: int, booking_id: str, *, linger_seconds: float = 0.0, now: float = 0.0
+    ) -> bool:
+        """Close a booking.
+
+        With `linger_seconds` (of a booking with a group), what it holds stays until `now` plus
+        that for the next booking of its group. Until then it is still in the books: unbound,
+        with `tentative_until` and the reason LINGERS; `end` without lingering frees it at once.
+        """
+        expires = repr(now + linger_seconds) if linger_seconds > 0 else ""
+        return await self._flag(
+            "end", {"epoch": epoch, "id": booking_id, "expires": expires, "reason": LINGERS}
+        )
 
     async def adopt(self, epoch: int, booking: Booking) -> bool:
-        """Write down a booking found on the cluster, whatever the caps say."""
-        raise NotImplementedError
+        """Write down a booking found on the cluster, whatever the caps say.
+
+        True: the books didn't have it; False: it replaces what they had.
+        """
+        return await self._flag("adopt", {"epoch": epoch, "id": booking.id}, encode_record(booking))
 
     async def expire(self, epoch: int, now: float) -> int:
-        """End tentative bookings whose object never came to be."""
-        raise NotImplementedError
+        """End tentative bookings whose object never came to be, and what lingered long enough."""
+        ended = 0
+        while True:
+            reply = await self._scripts.run(
+                "expire", {"epoch": epoch, "now": repr(now), "most": _CHUNK}
+            )
+            count = int(reply[0])
+            ended += count
+            if count < _CHUNK:
+                return ended
 
     async def block(self, epoch: int, booking_id: str, *, blocked: bool) -> None:
         """Say that a waiting booking is (not) held up by its own team's caps alone."""
-        raise NotImplementedError
+        await self._scripts.run("block", {"epoch": epoch, "id": booking_id, "blocked": blocked})
+
+    async def detach(self, epoch: int, booking_id: str, *, pod: str) -> bool:
+        """Let an attached pod go, so that another may come in its place. False: not attached."""
+        return await self._flag("detach", {"epoch": epoch, "id": booking_id, "pod": pod})
+
+    async def audit(self) -> list[str]:
+        """Recount everything from the bookings and name each total that differs.
+
+        Works beside all other calls. Raises LedgerUnavailable also when bookings change faster
+        than they can be read.
+        """
+        sequence, records = await self._scan()
+        reply = await self._scripts.run("totals", {"after": sequence}, seconds=_LONG_SECONDS)
+        if decode_reply(reply[0]).gone:
+            raise LedgerUnavailable("the books changed too fast for an audit; try again")
+        changed = reply[2]
+        for identity, raw in zip(changed[1::3], changed[2::3], strict=True):
+            records[identity] = raw
+        live = {key.decode(): split_record(raw) for key, raw in records.items() if raw}
+        return differences(live, Totals.read(reply[1]))
+
+    # How scripts are called.
+
+    async def _scan(self) -> tuple[str, dict[bytes, bytes]]:
+        sequence = decode_reply((await self._scripts.run("last", {}))[0]).sequence
+        records: dict[bytes, bytes] = {}
+        cursor = 0
+        while True:
+            cursor, found = await self._scripts.scan(cursor, _CHUNK)
+            records.update(found)
+            if cursor == 0:
+                return sequence, records
+
+    async def _changes(self, after: str) -> tuple[Change, ...] | None:
+        reply = await self._scripts.run(
+            "changes", {"after": after, "most": _CHANGES_AT_MOST}, seconds=_LONG_SECONDS
+        )
+        head = decode_reply(reply[0])
+        if head.gone:
+            return None
+        entries = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+        return tuple(
+            Change(
+                sequence=f"{head.generation}/{entry.decode()}",
+                id=identity.decode(),
+                booking=decode_record(raw) if raw else None,
+            )
+            for entry, identity, raw in entries
+        )
+
+    async def _outcome(self, name: str, request: object, *texts: bytes) -> Outcome:
+        return _outcome.decode((await self._scripts.run(name, request, *texts))[0])
+
+    async def _flag(self, name: str, request: object, *texts: bytes) -> bool:
+        return bool((await self._scripts.run(name, request, *texts))[0] == b"true")

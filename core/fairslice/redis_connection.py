@@ -1,0 +1,238 @@
+"""The connection to Redis: one setting, short time limits, and a breaker for bad times."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from fairslice.redis_setting import RedisSetting
+
+__all__ = ["Breaker", "Client", "RedisConnection", "RedisUnavailable"]
+
+T = TypeVar("T")
+Client = Redis | RedisCluster
+
+# redis-py's defaults (10 retries of 5 s, redis-py#261) can hold a caller for a minute and run
+# a script eight times. One short try; what is tried again is the caller's to say.
+_CONNECT_SECONDS = 0.3
+_SOCKET_SECONDS = 0.5
+_CALL_SECONDS = 0.25
+_CONNECTIONS = 32
+_WAIT_MARGIN_SECONDS = 1.0
+_AWAY = "Redis is away; it is tried again shortly"
+
+_DOWN = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.RedisClusterException,
+    exceptions.ClusterError,
+    exceptions.TryAgainError,
+    exceptions.ReadOnlyError,
+    exceptions.OutOfMemoryError,
+    OSError,  # TimeoutError among them
+)
+_DOWN_REPLIES = ("MISCONF", "LOADING", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM")
+
+
+class RedisUnavailable(RuntimeError):
+    """Redis didn't answer in time, or is known not to: try again later."""
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Lets calls fail at once while Redis is known to be away; times in monotonic seconds.
+
+    The first failure opens it. From then on one caller at a time is let through as a probe,
+    after `first` seconds and then at doubling distances up to `longest`; its success closes.
+    """
+
+    first: float = 0.1
+    longest: float = 1.0
+    open: bool = False
+    retry_at: float = 0.0
+    _distance: float = 0.0
+    _probing: bool = False
+
+    def admits(self, now: float) -> bool:
+        """Say whether a call may go out now: always while closed, else as the probe."""
+        return not self.open or (not self._probing and now >= self.retry_at)
+
+    def begin(self) -> bool:
+        """Note that an admitted call goes out; return whether it is the probe."""
+        self._probing = self.open
+        return self._probing
+
+    def succeeded(self) -> None:
+        """Note that a call got an answer."""
+        self.open = False
+        self._probing = False
+        self._distance = 0.0
+
+    def failed(self, now: float, *, probe: bool) -> None:
+        """Note that a call got none."""
+        if probe or not self.open:
+            self._distance = min(max(self._distance * 2, self.first), self.longest)
+            self.retry_at = now + self._distance
+            self._probing = False
+        self.open = True
+
+    def abandoned(self, *, probe: bool) -> None:
+        """Note that a call was cancelled before it got an answer or failed."""
+        if probe:
+            self._probing = False
+
+
+class RedisConnection:
+    """Clients for one Redis, whatever its topology; replies are bytes.
+
+    Commands go through `call`, blocking reads through `wait`, which has a client of its own:
+    a socket timeout shorter than the wait would cut every wait short.
+    """
+
+    def __init__(
+        self,
+        setting: RedisSetting,
+        *,
+        call_seconds: float = _CALL_SECONDS,
+        connections: int = _CONNECTIONS,
+    ) -> None:
+        """Prepare the clients; nothing is connected yet."""
+        self.call_seconds = call_seconds
+        self.breaker = Breaker()
+        self._sentinels: list[Sentinel] = []
+        self.client = self._client(setting, connections, _SOCKET_SECONDS)
+        self.blocking = self._client(setting, 4, None)
+        # Callers queue here rather than in the pool, so that they hear of an open breaker.
+        self._turns = asyncio.Semaphore(connections)
+
+    @classmethod
+    def parse(cls, setting: str, **options: Any) -> Self:
+        """Prepare the clients for a setting in text form. Raises RedisSettingError."""
+        return cls(RedisSetting.parse(setting), **options)
+
+    @property
+    def available(self) -> bool:
+        """Say whether the last that was heard of Redis was good."""
+        return not self.breaker.open
+
+    async def call(
+        self, command: Callable[[Client], Awaitable[T]], *, seconds: float | None = None
+    ) -> T:
+        """Run a command within the time limit.
+
+        Raises RedisUnavailable when there is no answer; the command may have been carried
+        out all the same. At once, when others found out before.
+        """
+        self._check()
+        async with self._turns:
+            self._check()
+            return await self._run(command, self.client, seconds or self.call_seconds)
+
+    async def wait(self, command: Callable[[Client], Awaitable[T]], *, seconds: float) -> T:
+        """Run a command that blocks up to `seconds`; never as a probe. Raises RedisUnavailable."""
+        if self.breaker.open:
+            raise RedisUnavailable(_AWAY)
+        return await self._run(command, self.blocking, seconds + _WAIT_MARGIN_SECONDS)
+
+    def _check(self) -> None:
+        if not self.breaker.admits(time.monotonic()):
+            raise RedisUnavailable(_AWAY)
+
+    async def _run(
+        self, command: Callable[[Client], Awaitable[T]], client: Client, seconds: float
+    ) -> T:
+        breaker = self.breaker
+        probe = breaker.begin()
+        try:
+            async with asyncio.timeout(seconds):
+                result = await command(client)
+        except _DOWN as error:
+            breaker.failed(time.monotonic(), probe=probe)
+            raise RedisUnavailable(f"Redis doesn't answer: {_words(error)}") from error
+        except exceptions.ResponseError as error:
+            if str(error).startswith(_DOWN_REPLIES):
+                breaker.failed(time.monotonic(), probe=probe)
+                raise RedisUnavailable(f"Redis can't serve: {_words(error)}") from error
+            breaker.succeeded()
+            raise
+        except asyncio.CancelledError:
+            breaker.abandoned(probe=probe)
+            raise
+        breaker.succeeded()
+        return result
+
+    def _client(
+        self, setting: RedisSetting, connections: int, socket_seconds: float | None
+    ) -> Client:
+        arguments: dict[str, Any] = {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "socket_connect_timeout": _CONNECT_SECONDS,
+            "socket_timeout": socket_seconds,
+            **setting.options,
+        }
+        if setting.topology == "cluster":
+            return RedisCluster(
+                startup_nodes=[ClusterNode(host, port) for host, port in setting.hosts],
+                ssl=setting.tls,
+                max_connections=connections,
+                **arguments,
+            )
+        if setting.topology == "sentinel":
+            sentinel = Sentinel(  # type: ignore[no-untyped-call]
+                setting.hosts,
+                sentinel_kwargs={
+                    **arguments,
+                    "socket_timeout": _SOCKET_SECONDS,
+                    "db": 0,
+                    "username": None,
+                    "password": None,
+                    "ssl": setting.tls,
+                    **setting.sentinel_options,
+                },
+            )
+            self._sentinels.append(sentinel)
+            # Never more than `connections` in use at once: see _turns.
+            pool = SentinelConnectionPool(  # type: ignore[no-untyped-call]
+                setting.service, sentinel, ssl=setting.tls, max_connections=connections, **arguments
+            )
+            return Redis(connection_pool=pool)
+        return Redis(
+            connection_pool=BlockingConnectionPool(
+                max_connections=connections, timeout=_SOCKET_SECONDS, **arguments
+            )
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for client in (self.client, self.blocking):
+            await client.aclose()
+            if isinstance(client, Redis):
+                await client.connection_pool.disconnect()
+        for sentinel in self._sentinels:
+            for one in sentinel.sentinels:
+                await one.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _words(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,53 @@
+"""The names of the ledger's keys in Redis."""
+
+from dataclasses import dataclass
+
+__all__ = ["LedgerKeys"]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKeys:
+    """All keys carry one hash tag, so that scripts run on a cluster.
+
+    | key                     | type   | content                                          |
+    |-------------------------|--------|--------------------------------------------------|
+    | meta                    | hash   | ready, epoch, generation, building               |
+    | bookings                | hash   | id → two lines: what changes, what was asked     |
+    | log                     | stream | id of each booking changed                       |
+    | keys                    | set    | every key below, so that a rebuild finds them    |
+    | held:TEAM               | hash   | p, s, c, u, r and `|` and name → amount held     |
+    | placed:OFFER            | hash   | node → units placed                              |
+    | capacity:OFFER          | hash   | node → allocatable units                         |
+    | free:OFFER              | zset   | node by free units                               |
+    | offers, offered         | set, hash | offers published; offer → units in all        |
+    | waiting:POOL            | zset   | id by rank: exists, queued, not blocked          |
+    | tentative:TEAM          | zset   | id by time of expiry                             |
+    | lingering:TEAM|GROUP    | zset   | id by time of expiry: kept for a successor       |
+    | deadlines               | zset   | both of the above                                |
+    | objects                 | hash   | `Kind namespace/name` → tentative id             |
+    | group:TEAM|GROUP        | hash   | id that holds → revision                         |
+    | surging:TEAM            | zset   | id counted as surge                              |
+    | pods:ID                 | hash   | stamp of an attached pod → expiry, or `=uid name`|
+    """
+
+    tag: str = "fairslice"
+
+    @property
+    def prefix(self) -> str:
+        """What every key begins with."""
+        return f"{{{self.tag}}}:"
+
+    @property
+    def meta(self) -> str:
+        """The key that scripts are routed by and name the others after."""
+        return self.prefix + "meta"
+
+    @property
+    def log(self) -> str:
+        """The stream of changes."""
+        return self.prefix + "log"
+
+    @property
+    def bookings(self) -> str:
+        """The bookings."""
+        return self.prefix + "bookings"

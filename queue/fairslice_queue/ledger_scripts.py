@@ -1,0 +1,156 @@
+"""The ledger's Lua scripts, as shipped beside this module, and how they are called."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from fairslice.redis_connection import Client, RedisConnection, RedisUnavailable
+from fairslice_queue.bookkeeping import LedgerError, LedgerUnavailable, StaleEpoch
+from fairslice_queue.ledger_keys import LedgerKeys
+
+__all__ = ["LedgerScripts", "Reply", "decode_reply", "script_text"]
+
+T = TypeVar("T")
+
+_BASE = "books"
+_PARTS = {
+    "changes": ("position",),
+    "last": ("position",),
+    "publish_capacity": ("capacity",),
+    "rebuild_finish": ("capacity",),
+    "totals": ("position",),
+}
+
+_NAMES = (
+    "adopt",
+    "attach",
+    "bind",
+    "bind_pod",
+    "block",
+    "book",
+    "detach",
+    "end",
+    "expire",
+    "lead",
+    "publish_capacity",
+    "rebuild_add",
+    "rebuild_begin",
+    "rebuild_finish",
+    "release",
+    "requeue",
+    "settle",
+    # Those that only read:
+    "changes",
+    "get",
+    "held",
+    "last",
+    "totals",
+)
+
+
+@cache
+def script_text(name: str) -> str:
+    """Put a script together from the shared part and its own."""
+    folder = files("fairslice_queue") / "scripts"
+    parts = (_BASE, *_PARTS.get(name, ()), name)
+    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+
+
+class Reply(Struct, frozen=True):
+    """What a script may answer instead of a result, or beside it."""
+
+    error: str = ""
+    text: str = ""
+    team: str = ""
+    epoch: int | str = 0
+    gone: bool = False
+    generation: str = ""
+    sequence: str = ""
+
+
+decode_reply = msgspec.json.Decoder(Reply).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class LedgerScripts:
+    """Calls scripts and reads keys; everything raises LedgerUnavailable when Redis is away."""
+
+    def __init__(self, redis: RedisConnection, keys: LedgerKeys) -> None:
+        """Register the scripts; each is loaded at its first call, and again after a restart."""
+        self._redis = redis
+        self._keys = keys
+        # cast: the cluster client has register_script, but not for the type checker.
+        register = cast(Any, redis.client).register_script
+        self._scripts: Mapping[str, Callable[..., Awaitable[list[Any]]]] = {
+            name: register(script_text(name)) for name in _NAMES
+        }
+
+    async def run(
+        self, name: str, request: object, *texts: bytes, seconds: float | None = None
+    ) -> list[Any]:
+        """Run a script; its first reply is JSON.
+
+        Raises StaleEpoch and LedgerError as the script says.
+        """
+        script, keys = self._scripts[name], [self._keys.meta]
+        arguments = [_encode(request), *texts]
+
+        def command(_: Client) -> Awaitable[list[Any]]:
+            return script(keys=keys, args=arguments)
+
+        reply = await self._call(command, seconds)
+        if b'"error"' in reply[0]:
+            _raise(decode_reply(reply[0]))
+        return reply
+
+    async def ready(self) -> bool:
+        """Say whether the books are complete."""
+
+        def command(client: Client) -> Awaitable[bytes | None]:
+            return cast(Awaitable[bytes | None], client.hget(self._keys.meta, "ready"))
+
+        return await self._call(command) == b"1"
+
+    async def scan(self, cursor: int, count: int) -> tuple[int, dict[bytes, bytes]]:
+        """Read about `count` bookings from a cursor on."""
+
+        def command(client: Client) -> Awaitable[tuple[int, dict[bytes, bytes]]]:
+            found = client.hscan(self._keys.bookings, cursor, count=count)
+            return cast(Awaitable[tuple[int, dict[bytes, bytes]]], found)
+
+        return await self._call(command)
+
+    async def wait_for_log(self, entry: str, seconds: float) -> None:
+        """Wait until the log has more than this entry, at most so long."""
+        block = max(1, int(seconds * 1000))
+
+        def command(client: Client) -> Awaitable[object]:
+            return cast(Awaitable[object], client.xread({self._keys.log: entry}, 1, block))
+
+        try:
+            await self._redis.wait(command, seconds=seconds)
+        except RedisUnavailable as error:
+            raise LedgerUnavailable(str(error)) from error
+
+    async def _call(
+        self, command: Callable[[Client], Awaitable[T]], seconds: float | None = None
+    ) -> T:
+        try:
+            return await self._redis.call(command, seconds=seconds)
+        except RedisUnavailable as error:
+            raise LedgerUnavailable(str(error)) from error
+
+
+def _raise(reply: Reply) -> None:
+    if reply.error == "incomplete":
+        raise LedgerUnavailable("the books are not rebuilt yet")
+    if reply.error == "stale":
+        raise StaleEpoch(f"another leader has taken over (epoch {reply.epoch})")
+    if reply.error == "foreign":
+        raise LedgerError(f"the booking belongs to team {reply.team}")
+    if reply.error:
+        raise LedgerError(f"the ledger refused: {reply.text or reply.error}")
