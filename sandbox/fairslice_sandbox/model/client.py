@@ -1,12 +1,16 @@
 """The API server as one control-plane component uses it, under that component's identity."""
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from fairslice_sandbox.api import Api
 from fairslice_sandbox.clock import Clock
 from fairslice_sandbox.errors import ApiError
 from fairslice_sandbox.model.objects import Key, Obj, key_of, rfc3339
 from fairslice_sandbox.users import UserInfo
+
+if TYPE_CHECKING:
+    from fairslice_sandbox.api import Api
 
 __all__ = ["ApiError", "Client", "Clock"]
 
@@ -20,7 +24,7 @@ _BUILT_IN = frozenset({"pods", "nodes", "jobs.batch"})
 class Client:
     """Reads and writes objects as one user. Writes raise ApiError."""
 
-    def __init__(self, api: Api, clock: Clock, user: UserInfo, component: str) -> None:
+    def __init__(self, api: "Api", clock: Clock, user: UserInfo, component: str) -> None:
         """Name the component as its events should."""
         self.clock = clock
         self._api = api
