@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-
 from .errors import ApiError
 from .patching import merge_keys
 from .store import Obj, Resource, clone

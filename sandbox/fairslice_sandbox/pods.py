@@ -17,7 +17,7 @@ __all__ = ["is_extended", "qos_class", "validate_pod", "validate_pod_update", "v
 
 _NATIVE = {"cpu", "memory", "ephemeral-storage"}
 _ENV_NAME = re.compile(r"[^=]+")
-_SCHEDULING_TYPES = ("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+_REQUIRED_TERMS = ("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _UPDATE_MESSAGE = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
@@ -29,10 +29,8 @@ _UPDATE_MESSAGE = (
 def is_extended(resource: str) -> bool:
     """Say whether it is an extended resource: with a domain that isn't Kubernetes' own."""
     domain, slash, _ = resource.partition("/")
-    return (
-        bool(slash)
-        and not domain.endswith("kubernetes.io")
-        or (resource.startswith("deviceclass.resource.kubernetes.io/"))
+    return (bool(slash) and not domain.endswith("kubernetes.io")) or (
+        resource.startswith("deviceclass.resource.kubernetes.io/")
     )
 
 
@@ -290,10 +288,10 @@ def _gates_update(before: Obj, after: Obj) -> Iterator[Cause]:
 
 
 def _required_terms(spec: Obj) -> list[Obj] | None:
-    affinity: Any = spec.get("affinity", {}).get("nodeAffinity", {})
-    for step in _SCHEDULING_TYPES:
-        affinity = (affinity or {}).get(step)
-    return affinity
+    found: Any = spec.get("affinity", {}).get("nodeAffinity", {})
+    for step in _REQUIRED_TERMS:
+        found = (found or {}).get(step)
+    return list(found) if found else None
 
 
 def _narrows(old: list[Obj] | None, new: list[Obj] | None) -> bool:
