@@ -9,6 +9,7 @@ from fairslice.booking import Booking, Option
 __all__ = [
     "Attachment",
     "BookRequest",
+    "BookingTaken",
     "Change",
     "Held",
     "LedgerError",
@@ -23,6 +24,10 @@ __all__ = [
 
 class LedgerError(RuntimeError):
     """The ledger refused: what was asked, and why."""
+
+
+class BookingTaken(LedgerError):
+    """The id asked for belongs to another object, and no spare one was given."""
 
 
 class LedgerUnavailable(LedgerError):
@@ -62,6 +67,9 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     once (the fast path) if a fitting option is free, the caps allow it and nothing of equal or
     higher standing waits; with `overflow_queue` what can't start is queued, else denied.
     `capacity` False books on caps alone, for work that the kube-scheduler places by itself.
+    `spare` is booked under if the id is taken by another object, as that of copied stamps is.
+    `queued_options` are the options of a booking that must wait, if they are fewer: what a
+    gated pod asks for can't change any more.
     """
 
     booking: Booking
@@ -72,6 +80,8 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     capacity: bool = True
     tentative_seconds: float = 10.0
     max_tentative: int = 200
+    spare: str = ""
+    queued_options: tuple[Option, ...] | None = None
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -80,6 +90,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
     `standing` (others wait), `tentative` (too many unfinished requests of this team).
     `used`, `limit`, `asked` are milli-GPU (units for `resource`) of the cap or pool named.
+    `option` is the one chosen, or the only one that is waited for: of an earlier booking, if
+    the request came again.
     """
 
     verdict: Verdict
@@ -92,6 +104,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     limit: int = 0
     asked: int = 0
     surge: bool = False
+    option: Option | None = None
 
 
 class Attachment(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from fairslice.booking import Booking, State
 from fairslice.redis_connection import RedisConnection
 from fairslice_queue.bookkeeping import (
     Attachment,
+    BookingTaken,
     BookRequest,
     Change,
     Held,
@@ -22,6 +23,7 @@ from fairslice_queue.bookkeeping import (
     StaleEpoch,
     Verdict,
 )
+from fairslice_queue.caps import limits_of
 from fairslice_queue.ledger_audit import Totals, differences
 from fairslice_queue.ledger_keys import LedgerKeys
 from fairslice_queue.ledger_records import (
@@ -37,6 +39,7 @@ __all__ = [
     "LINGERS",
     "Attachment",
     "BookRequest",
+    "BookingTaken",
     "Change",
     "Held",
     "Ledger",
@@ -47,6 +50,7 @@ __all__ = [
     "Snapshot",
     "StaleEpoch",
     "Verdict",
+    "limits_of",
 ]
 
 LINGERS = "kept for its successor"
@@ -94,8 +98,18 @@ class Ledger:
 
         So is a request for the same named object that asks for the same, while the first is
         tentative: the outcome then has the first one's id. If it asks for something else, it
-        takes the first one's place. Raises LedgerError for an id of another team.
+        takes the first one's place. An id that another object has is left to it: the spare one
+        is booked (a second round trip), or BookingTaken raised.
         """
+        try:
+            return await self._book(request)
+        except BookingTaken:
+            if not request.spare:
+                raise
+        booking = msgspec.structs.replace(request.booking, id=request.spare)
+        return await self._book(msgspec.structs.replace(request, booking=booking))
+
+    async def _book(self, request: BookRequest) -> Outcome:
         booking = request.booking
         if not booking.options:
             raise LedgerError(f"booking {booking.id} has no options")
@@ -111,11 +125,19 @@ class Ledger:
             tentative_until=expires,
             surge=False,
         )
-        return await self._outcome(
+        records = [encode_record(tentative)]
+        waiting = request.queued_options
+        if waiting is not None:
+            records.append(encode_record(msgspec.structs.replace(tentative, options=waiting)))
+        reply = await self._scripts.run(
             "book",
             {
                 "id": booking.id,
                 "team": booking.team,
+                "kind": ref.kind,
+                "namespace": ref.namespace,
+                "name": ref.name,
+                "generate_name": ref.generate_name,
                 "object": object_of(ref.kind, ref.namespace, ref.name),
                 "ask": ask_of(booking),
                 "now": now,
@@ -126,8 +148,20 @@ class Ledger:
                 "capacity": request.capacity,
                 "max_tentative": request.max_tentative,
             },
-            encode_record(tentative),
+            *records,
         )
+        outcome = _outcome.decode(reply[0])
+        if outcome.verdict is Verdict.DENIED:
+            return outcome
+        if len(reply) > 1:
+            earlier = decode_record(reply[1])
+            options, chosen = earlier.options, earlier.chosen
+        else:
+            options, chosen = booking.options, outcome.chosen
+            if outcome.verdict is Verdict.QUEUED and waiting is not None:
+                options = waiting
+        option = options[chosen] if chosen >= 0 else options[0] if len(options) == 1 else None
+        return msgspec.structs.replace(outcome, option=option)
 
     async def attach(
         self, booking_id: str, *, owner_uid: str, team: str, pod: str, now: float
@@ -154,9 +188,9 @@ class Ledger:
 
     async def bind(
         self, booking_id: str, *, namespace: str, kind: str, name: str, uid: str
-    ) -> bool:
-        """Tie a tentative booking to the object that now exists. False: no such booking."""
-        return await self._flag(
+    ) -> Booking | None:
+        """Tie a tentative booking to the object that now exists. None: no such booking."""
+        reply = await self._scripts.run(
             "bind",
             {
                 "id": booking_id,
@@ -167,6 +201,7 @@ class Ledger:
                 "uid": uid,
             },
         )
+        return decode_record(reply[1]) if len(reply) > 1 else None
 
     async def bind_pod(self, booking_id: str, *, pod: str, uid: str, name: str) -> bool:
         """Tie an attached pod to its final uid and name."""
@@ -193,6 +228,14 @@ class Ledger:
         """Read one booking."""
         reply = await self._scripts.run("get", {"id": booking_id})
         return decode_record(reply[1]) if len(reply) > 1 and reply[1] is not None else None
+
+    async def record_audit(self, entries: Sequence[bytes]) -> None:
+        """Keep entries of the audit report (JSON each), about 10,000 of the newest."""
+        await self._scripts.run("record_audit", {}, *entries)
+
+    async def audit_entries(self, limit: int = 10_000) -> tuple[bytes, ...]:
+        """Read the newest entries of the audit report, oldest first."""
+        return tuple(await self._scripts.audit_entries(limit))
 
     # For the queue; all that change anything are fenced by the leader's epoch.
 

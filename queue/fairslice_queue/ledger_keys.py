@@ -28,6 +28,7 @@ class LedgerKeys:
     | group:TEAM|GROUP        | hash   | id that holds → revision                         |
     | surging:TEAM            | zset   | id counted as surge                              |
     | pods:ID                 | hash   | stamp of an attached pod → expiry, or `=uid name`|
+    | audit                   | stream | what would have happened, were more enforced     |
     """
 
     tag: str = "fairslice"
@@ -51,3 +52,8 @@ class LedgerKeys:
     def bookings(self) -> str:
         """The bookings."""
         return self.prefix + "bookings"
+
+    @property
+    def audit(self) -> str:
+        """The stream of audit entries."""
+        return self.prefix + "audit"

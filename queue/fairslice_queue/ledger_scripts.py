@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from fairslice.redis_connection import Client, RedisConnection, RedisUnavailable
-from fairslice_queue.bookkeeping import LedgerError, LedgerUnavailable, StaleEpoch
+from fairslice_queue.bookkeeping import BookingTaken, LedgerError, LedgerUnavailable, StaleEpoch
 from fairslice_queue.ledger_keys import LedgerKeys
 
 __all__ = ["LedgerScripts", "Reply", "decode_reply", "script_text"]
@@ -40,6 +40,7 @@ _NAMES = (
     "rebuild_add",
     "rebuild_begin",
     "rebuild_finish",
+    "record_audit",
     "release",
     "requeue",
     "settle",
@@ -124,6 +125,15 @@ class LedgerScripts:
 
         return await self._call(command)
 
+    async def audit_entries(self, limit: int) -> list[bytes]:
+        """Read the newest audit entries, oldest first."""
+
+        def command(client: Client) -> Awaitable[list[tuple[bytes, dict[bytes, bytes]]]]:
+            found = client.xrevrange(self._keys.audit, count=limit)
+            return cast(Awaitable[list[tuple[bytes, dict[bytes, bytes]]]], found)
+
+        return [fields[b"entry"] for _, fields in reversed(await self._call(command, 2.0))]
+
     async def wait_for_log(self, entry: str, seconds: float) -> None:
         """Wait until the log has more than this entry, at most so long."""
         block = max(1, int(seconds * 1000))
@@ -150,7 +160,7 @@ def _raise(reply: Reply) -> None:
         raise LedgerUnavailable("the books are not rebuilt yet")
     if reply.error == "stale":
         raise StaleEpoch(f"another leader has taken over (epoch {reply.epoch})")
-    if reply.error == "foreign":
-        raise LedgerError(f"the booking belongs to team {reply.team}")
+    if reply.error == "taken":
+        raise BookingTaken(f"the booking belongs to another object, of team {reply.team}")
     if reply.error:
         raise LedgerError(f"the ledger refused: {reply.text or reply.error}")

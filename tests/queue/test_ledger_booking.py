@@ -1,9 +1,10 @@
 """What the webhook asks of the ledger."""
 
+import msgspec
 import pytest
 
 from fairslice.booking import State
-from fairslice_queue.ledger import LedgerError, Verdict
+from fairslice_queue.ledger import BookingTaken, LedgerError, Verdict
 
 from .books import NOW, POOL, SLICE, WHOLE, booking, limits, option, request
 from .conftest import Books
@@ -167,7 +168,7 @@ async def test_a_bound_booking_of_the_same_name_is_another_objects(books: Books)
 
 async def test_an_id_of_another_team_is_refused(books: Books) -> None:
     await books.ledger.book(request(booking("b1")))
-    with pytest.raises(LedgerError, match="belongs to team cv"):
+    with pytest.raises(LedgerError, match="of team cv"):
         await books.ledger.book(request(booking("b1", team="nlp")))
 
 
@@ -223,3 +224,23 @@ async def bind(
     return await books.ledger.bind(
         identity, namespace="ns", kind=kind, name=name or identity, uid=uid or f"uid-{identity}"
     )
+
+
+async def test_a_copied_stamp_books_under_the_spare_id_and_leaves_the_first_alone(
+    books: Books,
+) -> None:
+    await books.ledger.book(request(booking("b1")))
+    bound = await books.ledger.bind("b1", namespace="ns", kind="Job", name="b1", uid="u1")
+    assert bound is not None
+    assert bound.ref.uid == "u1"
+    copied = msgspec.structs.replace(request(booking("b1")), spare="b2")
+    outcome = await books.ledger.book(copied)
+    assert outcome.id == "b2"
+    with pytest.raises(BookingTaken):
+        await books.ledger.book(request(booking("b1")))
+
+
+async def test_audit_entries_are_read_oldest_first(books: Books) -> None:
+    await books.ledger.record_audit([b'{"a":1}', b'{"a":2}'])
+    await books.ledger.record_audit([b'{"a":3}'])
+    assert await books.ledger.audit_entries(2) == (b'{"a":2}', b'{"a":3}')

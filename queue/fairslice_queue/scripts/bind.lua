@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {id, namespace, kind, name, object, uid}
--- Answers  true; false if there is no such booking for this object
+-- Answers  true and the booking's two lines; false if there is no such booking for this object
 
 local refused = refusal(true)
 if refused then
@@ -29,4 +29,4 @@ if not b.live.bound or uid ~= request.uid or name ~= request.name then
   }))
   commit()
 end
-return answer(true)
+return { cjson.encode(true), call('HGET', BOOKINGS, b.id) }

@@ -3,8 +3,10 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {id, team, object, ask, now, expires, limits, start, overflow_queue, capacity,
---          max_tentative}
+--          max_tentative, kind, namespace, name, generate_name}
 -- ARGV[2]  the booking as `live` and `fixed` lines, state Queued, nothing chosen
+-- ARGV[3]  the same as it is to wait, if that differs
+-- Answers  the outcome; for a request that came again, also its booking's two lines
 
 local refused = refusal(true)
 if refused then
@@ -29,13 +31,22 @@ local function again(found)
     change(found, evolve(found, { expires = request.expires }))
     commit()
   end
-  return answer(outcome_of(found))
+  return { cjson.encode(outcome_of(found)), format(found) }
+end
+
+-- Stamps get copied along with manifests: an id counts only for the object it was given to,
+-- and only until that object exists.
+local function is_replay(found)
+  local ref = found.fixed.ref
+  return found.fixed.team == team and not found.live.bound
+    and ref.kind == request.kind and ref.namespace == request.namespace
+    and (ref.name or '') == request.name and (ref.generate_name or '') == request.generate_name
 end
 
 local same = find(id)
 if same and not same.live.linger then
-  if same.fixed.team ~= team then
-    return answer({ error = 'foreign', team = same.fixed.team })
+  if not is_replay(same) then
+    return answer({ error = 'taken', team = same.fixed.team })
   end
   return again(same)
 end
@@ -122,7 +133,9 @@ if not request.overflow_queue then
   return answer(denied(id, reason))
 end
 clear_way()
-local queued = evolve(b, reason)
+local waiting = ARGV[3] and parse(id, ARGV[3]) or b
+reason.ask = request.ask
+local queued = evolve(waiting, reason)
 change(nil, queued)
 if same or replaced then
   promote(team)
