@@ -43,6 +43,11 @@ class State(StrEnum):
         return self in (State.RELEASED, State.RUNNING, State.PREEMPTED)
 
     @property
+    def leaves(self) -> bool:
+        """Say whether a booking in this state is being pushed out."""
+        return self is State.PREEMPTED
+
+    @property
     def waits(self) -> bool:
         """Say whether a booking in this state is in line."""
         return self is State.QUEUED

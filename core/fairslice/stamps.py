@@ -9,10 +9,13 @@ __all__ = [
     "BOOKING",
     "CHECKPOINT_EVERY",
     "CLASS",
+    "DISRUPTED",
     "GATE",
     "GPU_MEMORY",
+    "GROUPS",
     "HOLD",
     "LABEL_MANAGED",
+    "MANIFEST",
     "POD_GROUP",
     "POD_GROUP_SIZE",
     "POD_STAMP",
@@ -49,6 +52,9 @@ POD_STAMP = SYSTEM + "pod"  # a pod's own id among those attached to its workloa
 STATE = SYSTEM + "state"  # label: a State, lower case, on whatever the queue looks after
 LABEL_MANAGED = SYSTEM + "managed"  # label: "true" on every pod and workload in the books
 USER = SYSTEM + "user"
+GROUPS = SYSTEM + "groups"  # the submitter's groups, comma-separated, on pods that ask for restart
+DISRUPTED = SYSTEM + "disrupted"  # on a stored manifest: why its object went
+MANIFEST = SYSTEM + "manifest"  # on a PodTemplate: the object to create again
 QUEUED_AT = SYSTEM + "queued-at"  # RFC 3339, first time in line
 ASSIGNMENT = SYSTEM + "assignment"  # JSON of an Assignment, on pods and pod templates
 STATUS = SYSTEM + "status"  # one line for people: state, reason, position

@@ -57,6 +57,11 @@ class PodFacts:
     spec: PodSpec
 
     @property
+    def key(self) -> str:
+        """Namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def namespace(self) -> str:
         """The namespace."""
         return self.metadata.namespace

@@ -31,8 +31,10 @@ class Tally:
     def add(self, booking: Booking, option: Option, sign: int = 1) -> None:
         """Count all pods of a booking as holding an option (sign -1: no more)."""
         milli = sign * option.milli * booking.pods
-        totals = self.surge if booking.surge else self.pools
-        totals[booking.team, option.pool] += milli
+        if booking.surge:  # a rollout's extra pods count towards no cap
+            self.surge[booking.team, option.pool] += milli
+            return
+        self.pools[booking.team, option.pool] += milli
         self.classes[booking.team, booking.work_class] += milli
         self.users[booking.team, booking.user] += milli
         for resource, units in option.units.items():

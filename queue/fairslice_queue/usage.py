@@ -5,7 +5,7 @@ what was held and how long. Decay is `0.5^(Δ/half-life)` (HTCondor's shape, ind
 often it is evaluated).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import log
 
@@ -55,6 +55,10 @@ class Meter:
             return Reading(0.0, 0.0, now)
         self._advance(account, now)
         return Reading(account.total, account.decayed, account.at)
+
+    def known(self) -> Collection[tuple[str, str]]:
+        """Return the (team, pool) pairs that have ever held anything."""
+        return self._accounts.keys()
 
     def readings(self, now: float) -> Mapping[tuple[str, str], Reading]:
         """Return all use up to now."""

@@ -17,6 +17,7 @@ __all__ = [
     "TeamPoolSpec",
     "TeamSpec",
     "TeamStatus",
+    "UseStatus",
 ]
 
 
@@ -113,6 +114,15 @@ class PoolStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     limit: str = ""
 
 
+class UseStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A checkpoint of a team's use of a pool: milli-GPU-seconds, as of `at` (Unix seconds)."""
+
+    pool: str
+    total: int = 0
+    decayed: int = 0
+    at: int = 0
+
+
 class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Where a team stands; written by the queue, shown by `kubectl get teams`."""
 
@@ -123,3 +133,4 @@ class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     running: int = 0
     gpu_hours: str = "0"
     pools: tuple[PoolStatus, ...] = ()
+    use: tuple[UseStatus, ...] = ()

@@ -1,0 +1,70 @@
+"""Keeping the mirror of the ledger: a snapshot, then every change in order."""
+
+from collections.abc import Callable, Iterable
+
+from fairslice.booking import Booking
+from fairslice_queue.bookkeeping import Change
+from fairslice_queue.books import Books
+from fairslice_queue.ledger import Ledger
+
+__all__ = ["Mirror"]
+
+OnChange = Callable[[Booking | None, Booking | None], None]
+
+
+class Mirror:
+    """Books that follow the ledger. `on_change` gets (old, new) of every booking."""
+
+    def __init__(self, ledger: Ledger, on_change: OnChange) -> None:
+        self.books = Books()
+        self._ledger = ledger
+        self._on_change = on_change
+        self._sequence: tuple[int, int] = (0, 0)
+        self._position = "0-0"
+
+    async def load(self) -> None:
+        """Read the whole ledger. Raises LedgerUnavailable."""
+        snapshot = await self._ledger.snapshot()
+        before = self.books
+        self.books = Books(snapshot.bookings)
+        self._move_to(snapshot.sequence)
+        for booking in self.books:
+            old = before.get(booking.id)
+            if old != booking:
+                self._on_change(old, booking)
+        for booking in before:
+            if booking.id not in self.books:
+                self._on_change(booking, None)
+
+    async def follow(self, wait_seconds: float) -> bool:
+        """Apply what changed since, waiting for it if nothing did. False: nothing came.
+
+        Safe to call while another call waits: what both read is applied once.
+        Raises LedgerUnavailable.
+        """
+        changes = await self._ledger.changes(self._position, wait_seconds)
+        if changes is None:
+            await self.load()
+            return True
+        self._apply(changes)
+        return bool(changes)
+
+    def _apply(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if _number(change.sequence) <= self._sequence:
+                continue
+            self._move_to(change.sequence)
+            if change.booking is None:
+                old = self.books.drop(change.id)
+            else:
+                old = self.books.put(change.booking)
+            self._on_change(old, change.booking)
+
+    def _move_to(self, position: str) -> None:
+        self._position = position
+        self._sequence = _number(position)
+
+
+def _number(sequence: str) -> tuple[int, int]:
+    milliseconds, _, counter = sequence.partition("-")
+    return int(milliseconds or 0), int(counter or 0)

@@ -1,0 +1,233 @@
+"""Bringing back what nobody else would: bare pods that ask for it, Jobs that disruption failed.
+
+The manifest is stored as a PodTemplate in the object's own namespace before it can be needed:
+readable by whoever may read the pods, and deleting it cancels the return.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from fairslice import stamps
+from fairslice.booking import Option
+from fairslice.kube.client import (
+    MERGE_PATCH,
+    AlreadyExists,
+    ApiError,
+    KubeClient,
+    NotFound,
+)
+from fairslice.kube.objects import ObjectMeta
+from fairslice.policy import Policy
+from fairslice_queue.acting import path_of
+from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.manifests import returning_job, returning_pod
+
+__all__ = ["Restarts", "StoredManifest", "asks_for_restart"]
+
+_log = logging.getLogger(__name__)
+
+# Whoever made these pods makes new ones by itself.
+_RECREATED_BY_OTHERS = (
+    "hub.jupyter.org/username",
+    "hub.jupyter.org/servername",
+    "dag_id",
+    "airflow_version",
+    "job.runner.gitlab.com/pod",
+    "workflows.argoproj.io/workflow",
+    "tekton.dev/pipelineRun",
+    "tekton.dev/taskRun",
+    "dask.org/cluster-name",
+    "spark-app-selector",
+)
+_KUBESPAWNER = ("component", "singleuser-server")
+
+
+class StoredManifest(Struct, frozen=True, kw_only=True):
+    """A PodTemplate of ours, as the reflector reads it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def disrupted(self) -> str:
+        """Why its object went; empty while it hasn't."""
+        return (self.metadata.annotations or {}).get(stamps.DISRUPTED, "")
+
+    @property
+    def subject(self) -> "Subject":
+        """Whose manifest it is. Empty kind: not ours to read."""
+        text = (self.metadata.annotations or {}).get(stamps.MANIFEST, "")
+        try:
+            found = json.decode(text, type=_Manifest)
+        except (DecodeError, ValidationError):
+            return Subject("", "")
+        return Subject(found.kind, found.metadata.name)
+
+
+class Subject(NamedTuple):
+    """Whose manifest is stored."""
+
+    kind: str
+    name: str
+
+
+class _Manifest(Struct, frozen=True):
+    kind: str
+    metadata: ObjectMeta
+
+
+class _Review(Struct, frozen=True):
+    status: dict[str, Any] = {}
+
+
+def asks_for_restart(pod: PodFacts, policy: Policy) -> bool:
+    """Say whether the queue should bring a pod back: it asks for it, and nobody else does it."""
+    if pod.controller is not None or pod.metadata.owner_references:
+        return False
+    labels = pod.labels
+    if labels.get(_KUBESPAWNER[0]) == _KUBESPAWNER[1]:
+        return False
+    if any(label in labels or label in pod.annotations for label in _RECREATED_BY_OTHERS):
+        return False
+    wish = pod.annotations.get(stamps.RESTART)
+    if wish is not None:
+        return wish == "true"
+    work_class = policy.class_of_priority(pod.spec.priority_class_name)
+    return work_class is not None and work_class.restart
+
+
+def template_name(kind: str, name: str) -> str:
+    """Name the PodTemplate that stores an object's manifest."""
+    return f"fairslice-{kind.lower()}-{name}"[:253]
+
+
+class Restarts:
+    """Stores manifests and creates their objects again. Methods raise ApiError."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def store_pod(self, pod: PodFacts, option: Option | None, restarts: int) -> None:
+        """Store a pod's manifest, if it isn't stored yet."""
+        raw = json.decode(await self._client.get(path_of("Pod", pod.namespace, pod.name)))
+        if raw["metadata"]["uid"] != pod.uid:
+            return
+        manifest = returning_pod(raw, option, restarts + 1)
+        template = {"metadata": {"labels": manifest["metadata"]["labels"]}, "spec": raw["spec"]}
+        template["spec"] = {**manifest["spec"], "schedulingGates": None}
+        await self._store("Pod", pod.namespace, pod.name, manifest, template, "")
+
+    async def store_job(self, job: WorkloadFacts, restarts: int, reason: str) -> None:
+        """Store the manifest of a Job that failed through disruption, to be created again."""
+        raw = json.decode(await self._client.get(path_of("Job", job.namespace, job.name)))
+        if raw["metadata"]["uid"] != job.uid:
+            return
+        manifest = returning_job(raw, restarts + 1)
+        await self._store(
+            "Job", job.namespace, job.name, manifest, manifest["spec"]["template"], reason
+        )
+
+    async def _store(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        manifest: Mapping[str, Any],
+        template: Mapping[str, Any],
+        reason: str,
+    ) -> None:
+        annotations = {stamps.MANIFEST: json.encode(manifest).decode()}
+        if reason:
+            annotations[stamps.DISRUPTED] = reason
+        body = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {
+                "name": template_name(kind, name),
+                "labels": {stamps.LABEL_MANAGED: "true"},
+                "annotations": annotations,
+            },
+            "template": template,
+        }
+        collection = _collection(namespace)
+        try:
+            await self._client.create(collection, body)
+        except AlreadyExists:
+            await self._client.patch(
+                f"{collection}/{template_name(kind, name)}",
+                {"metadata": {"annotations": annotations}},
+                MERGE_PATCH,
+            )
+
+    async def mark(self, kind: str, namespace: str, name: str, reason: str) -> None:
+        """Write down that an object goes through disruption, so that it is brought back."""
+        body = {"metadata": {"annotations": {stamps.DISRUPTED: reason}}}
+        try:
+            await self._client.patch(
+                f"{_collection(namespace)}/{template_name(kind, name)}", body, MERGE_PATCH
+            )
+        except NotFound:
+            return
+
+    async def forget(self, stored: StoredManifest) -> None:
+        """Drop a stored manifest: its object is gone for good, or back."""
+        meta = stored.metadata
+        body = {"preconditions": {"uid": meta.uid}}
+        try:
+            await self._client.delete(f"{_collection(meta.namespace)}/{quote(meta.name)}", body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def bring_back(self, stored: StoredManifest) -> bool:
+        """Create the object again, if its submitter still may. False: its name isn't free yet."""
+        meta = stored.metadata
+        manifest = json.decode((meta.annotations or {})[stamps.MANIFEST])
+        kind, made = manifest["kind"], manifest["metadata"]
+        if made["namespace"] != meta.namespace:
+            _log.warning("stored manifest %s/%s names another namespace", meta.namespace, meta.name)
+            await self.forget(stored)
+            return True
+        if not await self._may_create(kind, made):
+            _log.warning("not brought back: the submitter may no longer create %s", made["name"])
+            await self.forget(stored)
+            return True
+        try:
+            await self._client.create(path_of(kind, meta.namespace, "").rstrip("/"), manifest)
+        except AlreadyExists:
+            return False
+        await self.forget(stored)
+        return True
+
+    async def _may_create(self, kind: str, metadata: Mapping[str, Any]) -> bool:
+        annotations = metadata.get("annotations") or {}
+        user = annotations.get(stamps.USER, "")
+        if not user:
+            return True
+        groups = [name for name in annotations.get(stamps.GROUPS, "").split(",") if name]
+        group, plural = ("", "pods") if kind == "Pod" else ("batch", "jobs")
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user,
+                "groups": groups or ["system:authenticated"],
+                "resourceAttributes": {
+                    "namespace": metadata["namespace"],
+                    "verb": "create",
+                    "group": group,
+                    "resource": plural,
+                },
+            },
+        }
+        answer = await self._client.create(
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews", body
+        )
+        return bool(json.decode(answer, type=_Review).status.get("allowed"))
+
+
+def _collection(namespace: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace)}/podtemplates"

@@ -1,0 +1,153 @@
+"""The queue as a service: every replica watches and answers, the Lease's holder acts."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+
+from prometheus_client import CollectorRegistry
+
+from fairslice.booking import Booking
+from fairslice.election import LeaderElection
+from fairslice.kube.client import KubeClient
+from fairslice.kube.connection import QUEUE_ACCOUNT, QUEUE_LEASE, connect_as
+from fairslice.redis_connection import RedisConnection
+from fairslice.settings import Settings
+from fairslice_queue.bookkeeping import LedgerUnavailable, StaleEpoch
+from fairslice_queue.ledger import Ledger
+from fairslice_queue.metrics import QueueMetrics
+from fairslice_queue.mirror import Mirror
+from fairslice_queue.reign import Reign
+from fairslice_queue.standing import Standing
+from fairslice_queue.status_api import StatusApi
+from fairslice_queue.team_status import publish_team_status, restore_use
+from fairslice_queue.usage import Meter
+from fairslice_queue.watching import Watch
+
+__all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(settings: Settings) -> None:
+    """Run the queue until cancelled.
+
+    Raises ApiError, OSError (address in use) and RedisSettingError, for one clear line.
+    """
+    if settings.redis_url is None:
+        raise ValueError("the queue needs a Redis: set --redis-url")
+    async with (
+        connect_as(settings, QUEUE_ACCOUNT) as client,
+        RedisConnection.parse(settings.redis_url) as redis,
+    ):
+        await _Queue(settings, client, Ledger(redis)).run()
+
+
+class _Queue:
+    """What one replica holds together."""
+
+    def __init__(self, settings: Settings, client: KubeClient, ledger: Ledger) -> None:
+        self._settings = settings
+        self._client = client
+        self._ledger = ledger
+        self._registry = CollectorRegistry()
+        self._metrics = QueueMetrics(self._registry)
+        self._watch = Watch(client)
+        self._meter = Meter(float(self._watch.policy.half_life))
+        self._standing = Standing()
+        self._mirror = Mirror(ledger, self._on_booking)
+        self._identity = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._election = LeaderElection(
+            client, namespace=settings.namespace, name=QUEUE_LEASE, identity=self._identity
+        )
+        self._api = StatusApi(
+            self._watch,
+            self._mirror,
+            self._meter,
+            self._standing,
+            self._metrics,
+            self._registry,
+            ledger,
+            leads=lambda: self._election.leading,
+        )
+
+    async def run(self) -> None:
+        """Serve, watch, and campaign."""
+        async with self._api.serving(self._settings.status_listen):
+            # Fail at once, and in one line, where the API server can't be asked at all.
+            await self._client.get("/version")
+            async with asyncio.TaskGroup() as tasks:
+                await self._watch.run(tasks)
+                tasks.create_task(self._mirror_while_following())
+                tasks.create_task(self._campaign())
+
+    async def _campaign(self) -> None:
+        await self._watch.synced()
+        while True:
+            try:
+                await self._election.run(self._lead)
+            except* StaleEpoch as stale:
+                # Somebody else leads already; what we thought to hold is not ours.
+                _log.warning("deposed: %s", stale.exceptions[0])
+            await asyncio.sleep(1.0)
+
+    async def _lead(self) -> None:
+        restore_use(self._watch, self._meter)
+        reign = Reign(
+            self._client,
+            self._ledger,
+            self._watch,
+            self._mirror,
+            self._meter,
+            self._standing,
+            self._metrics,
+            new_id=lambda: "b" + secrets.token_hex(10),
+        )
+        self._metrics.leader.set(1)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(reign.run())
+                tasks.create_task(self._standing.run(self._client))
+                tasks.create_task(
+                    publish_team_status(
+                        self._client,
+                        self._watch,
+                        lambda: self._mirror.books,
+                        self._meter,
+                        time.time,
+                    )
+                )
+        finally:
+            self._metrics.leader.set(0)
+
+    async def _mirror_while_following(self) -> None:
+        """Keep the books readable on replicas that don't lead."""
+        loaded = False
+        while True:
+            if self._election.leading:
+                loaded = True
+                await asyncio.sleep(1.0)
+                continue
+            try:
+                if not loaded:
+                    await self._mirror.load()
+                    loaded = True
+                await self._mirror.follow(1.0)
+            except LedgerUnavailable:
+                loaded = False
+                await asyncio.sleep(1.0)
+
+    def _on_booking(self, old: Booking | None, new: Booking | None) -> None:
+        now = time.time()
+        tally = self._mirror.books.tally
+        for booking in (old, new):
+            if booking is None or not booking.team:
+                continue
+            for option in booking.options:
+                key = (booking.team, option.pool)
+                self._meter.hold(*key, tally.pools[key] + tally.surge[key], now)
+        changed = new or old
+        if changed is not None:
+            self._watch.dirty.add(changed.id)

@@ -1,0 +1,212 @@
+"""The status endpoint: queue, teams and single workloads as JSON, a page, metrics, health."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from msgspec import json
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from fairslice.settings import Address
+from fairslice_queue.bookkeeping import LedgerUnavailable
+from fairslice_queue.ledger import Ledger
+from fairslice_queue.metrics import QueueMetrics
+from fairslice_queue.mirror import Mirror
+from fairslice_queue.outlook import team_shares
+from fairslice_queue.standing import Standing
+from fairslice_queue.status_page import render_page
+from fairslice_queue.status_views import TeamPool, TeamRow, queue_rows, workload_view
+from fairslice_queue.team_status import team_status
+from fairslice_queue.usage import Meter
+from fairslice_queue.watching import Watch
+
+__all__ = ["StatusApi"]
+
+_log = logging.getLogger(__name__)
+_MAX_ROWS = 10_000
+_SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class StatusApi:
+    """Answers from memory; only `/audit` asks Redis."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        mirror: Mirror,
+        meter: Meter,
+        standing: Standing,
+        metrics: QueueMetrics,
+        registry: CollectorRegistry,
+        ledger: Ledger,
+        *,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._watch = watch
+        self._mirror = mirror
+        self._meter = meter
+        self._standing = standing
+        self._metrics = metrics
+        self._registry = registry
+        self._ledger = ledger
+        self._leads = leads
+
+    @asynccontextmanager
+    async def serving(self, address: Address) -> AsyncIterator[None]:
+        """Serve while the context lasts. Raises OSError where the address can't be had."""
+        app = web.Application(middlewares=[_harden])
+        app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/queue", self._queue),
+                web.get("/teams", self._teams),
+                web.get("/workloads/{namespace}/{name}", self._workload),
+                web.get("/audit", self._audit),
+                web.get("/metrics", self._scrape),
+                web.get("/livez", self._live),
+                web.get("/readyz", self._ready),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, address.host, address.port).start()
+            _log.info("status on http://%s", address)
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _queue(self, request: web.Request) -> web.Response:
+        team = request.query.get("team", "")
+        rows = queue_rows(self._mirror.books, dict(self._standing.lines), time.time())
+        if team:
+            rows = [row for row in rows if row.team == team]
+        return _json({"items": rows[:_MAX_ROWS], "total": len(rows)})
+
+    async def _teams(self, _: web.Request) -> web.Response:
+        return _json({"items": self._team_rows()})
+
+    def _team_rows(self) -> list[TeamRow]:
+        now = time.time()
+        shares = team_shares(self._watch, self._meter, now)
+        rows = []
+        for team in self._watch.teams.teams:
+            status = team_status(team, self._mirror.books, self._meter, now)
+            rows.append(
+                TeamRow(
+                    team=team.name,
+                    used=status.used,
+                    guaranteed=status.guaranteed,
+                    limit=status.limit,
+                    queued=status.queued,
+                    running=status.running,
+                    gpu_hours=status.gpu_hours,
+                    share=round(shares.get(team.name, 0.0), 6),
+                    weight=team.weight,
+                    namespaces=self._watch.teams.namespaces_of(team.name),
+                    pools=tuple(
+                        TeamPool(
+                            pool=item.pool,
+                            used=item.used,
+                            guaranteed=item.guaranteed,
+                            limit=item.limit,
+                        )
+                        for item in status.pools
+                    ),
+                )
+            )
+        return rows
+
+    async def _workload(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        lines = self._standing.lines
+        found = [
+            workload_view(booking, lines.get(booking.id), time.time())
+            for booking in self._mirror.books
+            if booking.ref.namespace == namespace and booking.ref.name == name
+        ]
+        if not found:
+            message = f"no workload {namespace}/{name} in the books: finished, or without GPUs"
+            return _json({"error": message}, status=404)
+        return _json({"items": found})
+
+    async def _audit(self, _: web.Request) -> web.Response:
+        try:
+            entries = await self._ledger.audit_entries()
+        except LedgerUnavailable as error:
+            return _json({"error": str(error)}, status=503)
+        body = b'{"items":[' + b",".join(entries) + b"]}"
+        return web.Response(body=body, content_type="application/json")
+
+    async def _page(self, _: web.Request) -> web.Response:
+        rows = queue_rows(self._mirror.books, dict(self._standing.lines), time.time())
+        text = render_page(self._team_rows(), rows[:_MAX_ROWS])
+        return web.Response(text=text, content_type="text/html")
+
+    async def _scrape(self, _: web.Request) -> web.Response:
+        self._set_gauges()
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    def _set_gauges(self) -> None:
+        """Set what is read off the books; only the leader's figures are current."""
+        metrics, books, now = self._metrics, self._mirror.books, time.time()
+        for gauge in (metrics.pending, metrics.oldest, metrics.held, metrics.guaranteed,
+                      metrics.limit, metrics.share, metrics.gpu_hours):  # fmt: skip
+            gauge.clear()
+        if not self._leads():
+            return
+        pending: Counter[tuple[str, str]] = Counter()
+        oldest: dict[tuple[str, str], float] = {}
+        for booking in books.waiting():
+            key = (booking.team, booking.work_class or "unclassified")
+            pending[key] += 1
+            oldest[key] = max(oldest.get(key, 0.0), now - booking.queued_at)
+        for key, count in pending.items():
+            metrics.pending.labels(*key).set(count)
+            metrics.oldest.labels(*key).set(oldest[key])
+        for (team, pool), milli in books.tally.pools.items():
+            if team:
+                metrics.held.labels(team, pool).set((milli + books.tally.surge[team, pool]) / 1000)
+        for team_, share in team_shares(self._watch, self._meter, now).items():
+            metrics.share.labels(team_).set(share)
+        for item in self._watch.teams.teams:
+            for pool, quota in item.quotas.items():
+                metrics.guaranteed.labels(item.name, pool).set(quota.guaranteed / 1000)
+                if quota.limit is not None:
+                    metrics.limit.labels(item.name, pool).set(quota.limit / 1000)
+        for (team, pool), reading in self._meter.readings(now).items():
+            metrics.gpu_hours.labels(team, pool).set(reading.total / 3_600_000)
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self._watch.is_synced:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="not synced with the API server yet\n")
+
+
+@web.middleware
+async def _harden(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await handler(request)
+    response.headers.update(_SECURITY)
+    return response
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(body=json.encode(body), content_type="application/json", status=status)
