@@ -35,8 +35,9 @@ async def test_three_run_and_seven_are_told_where_they_stand(scene: Scene) -> No
         + [f"position {place} of 5" for place in (1, 2, 3, 4, 5)]
     )
     await eventually("three run", line.started, lambda runs: len(runs) == CAPACITY)
-    described = await scene.api.list("Event", line.first.namespace)
-    assert any(event["involvedObject"]["kind"] == "Job" for event in described)
+    events = await scene.api.list("Event", line.first.namespace)
+    told = [event for event in events if "fairslice" in str(event.get("reportingComponent"))]
+    assert any(event["involvedObject"]["kind"] == "Job" for event in told), events
 
 
 async def test_each_finish_releases_the_next_and_all_complete(scene: Scene) -> None:

@@ -20,10 +20,14 @@ __all__ = ["Fairslice"]
 
 
 class Fairslice:
-    """An installation: its parts can be killed and started again one by one."""
+    """An installation: its parts can be killed and started again one by one.
 
-    def __init__(self, kubeconfig: str, directory: Path) -> None:
+    `may_uninstall` says that nobody's teams were there before.
+    """
+
+    def __init__(self, kubeconfig: str, directory: Path, *, may_uninstall: bool) -> None:
         self.kubeconfig = kubeconfig
+        self.may_uninstall = may_uninstall
         self.port = free_port()
         self.webhook_status = f"127.0.0.1:{free_port()}"
         self.queue_status = f"127.0.0.1:{free_port()}"
@@ -32,6 +36,7 @@ class Fairslice:
         self._redis_url = f"unix://{self._redis_directory}/redis.sock"
         self.webhook = self._program("webhook", directory, self.webhook_status)
         self.queue = self._program("queue", directory, self.queue_status)
+        self.all_in_one = self._program("all", directory, self.queue_status)
 
     def _program(self, part: str, directory: Path, status: str) -> Program:
         argv = [
@@ -46,21 +51,25 @@ class Fairslice:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """All processes of fairslice itself."""
+        """Its processes, where each part has its own."""
         return (self.webhook, self.queue)
 
     async def start(self) -> None:
-        """Install for enforcement and serve; returns when all parts are ready."""
+        """Install and serve; returns when all parts are ready."""
+        await self.redis.start()
+        await self.serve()
+
+    async def serve(self) -> None:
+        """Install for enforcement, start webhook and queue, and wait for them."""
         result = await self.command("install", "--mode", "enforce", within=60)
         assert result.code == 0, result
-        await self.redis.start()
         for program in self.programs:
             await program.start()
         await self.ready()
 
     async def stop(self) -> None:
         """End all parts; what is installed stays."""
-        for program in self.programs:
+        for program in (*self.programs, self.all_in_one):
             await program.stop()
         await self.redis.stop()
         shutil.rmtree(self._redis_directory.parent, ignore_errors=True)
@@ -86,12 +95,16 @@ class Fairslice:
             (self.webhook, self.webhook_status),
             (self.queue, self.queue_status),
         ):
-            await eventually(
-                f"{program.name} is ready",
-                partial(self._readiness, program, status),
-                lambda state: state == 200,
-                within=30,
-            )
+            await self.ready_one(program, status)
+
+    async def ready_one(self, program: Program, status: str) -> None:
+        """Wait until a process says at its status address that it is ready."""
+        await eventually(
+            f"{program.name} is ready",
+            partial(self._readiness, program, status),
+            lambda state: state == 200,
+            within=30,
+        )
 
     async def _readiness(self, program: Program, status: str) -> int | str:
         if not program.is_running:

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from .client import Api, Refused
+from .client import Api
 from .fairslice import Fairslice
 from .kinds import Obj
 from .policy import suite_policy
 from .target import Target
 from .waiting import eventually
 
-__all__ = ["installed", "set_policy"]
+__all__ = ["get_policy", "installed", "leftovers", "set_policy"]
 
 _CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _OTHERS = (
@@ -30,8 +30,8 @@ async def installed(target: Target, directory: Path) -> AsyncIterator[Fairslice]
     await _refuse_if_served(target.api)
     crds = [await target.api.find("CustomResourceDefinition", name) for name in _CRDS]
     was_installed = any(crds)
-    before = await _policy(target.api) if was_installed else None
-    serving = Fairslice(target.kubeconfig, directory)
+    before = await get_policy(target.api) if was_installed else None
+    serving = Fairslice(target.kubeconfig, directory, may_uninstall=not was_installed)
     try:
         await serving.start()
         await set_policy(target.api, suite_policy(target.run_id, target.exempt_namespace))
@@ -41,7 +41,7 @@ async def installed(target: Target, directory: Path) -> AsyncIterator[Fairslice]
             await target.clean_up()
             if before is not None:
                 await set_policy(target.api, before)
-            if not was_installed:
+            if serving.may_uninstall:
                 await uninstall(target.api, serving)
         finally:
             await serving.stop()
@@ -49,7 +49,7 @@ async def installed(target: Target, directory: Path) -> AsyncIterator[Fairslice]
 
 async def set_policy(api: Api, policy: Obj) -> None:
     """Make the policy's spec what this one says, whole."""
-    found = await _policy(api)
+    found = await get_policy(api)
     if found is None:
         await api.create({**policy, "metadata": {"name": "default"}})
     else:
@@ -79,13 +79,9 @@ async def _ours(api: Api, kind: str) -> list[Obj]:
     return [obj for obj in await api.list(kind) if obj["metadata"]["name"].startswith("fairslice")]
 
 
-async def _policy(api: Api) -> Obj | None:
-    try:
-        return await api.find("SharingPolicy", "default")
-    except Refused as refusal:
-        if refusal.status == 404:
-            return None
-        raise
+async def get_policy(api: Api) -> Obj | None:
+    """Read the policy, None if there is none or its kind is unknown."""
+    return await api.find("SharingPolicy", "default")
 
 
 async def _refuse_if_served(api: Api) -> None:

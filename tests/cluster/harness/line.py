@@ -1,4 +1,4 @@
-"""Ten one-slice Jobs of two equal teams on capacity for three, and what became of them."""
+"""Ten small Jobs of two equal teams on capacity for three, and what became of them."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,6 @@ __all__ = ["CAPACITY", "SLICES", "Line"]
 
 CAPACITY = 3
 SLICES = 10
-_LABELS = {"fairslice.io/class": "experiment"}
 
 
 @dataclass
@@ -25,14 +24,16 @@ class Line:
     first: Team
     second: Team
     seconds: float
+    work_class: str
 
     @classmethod
-    async def of(cls, scene: Scene, seconds: float) -> "Line":
-        """Set the scene: a node with three small slices, two teams that may borrow them all."""
-        await scene.node(a100(mig_1g_10gb=CAPACITY))
-        first = await scene.team("first", {"a100": ("0", "1")})
-        second = await scene.team("second", {"a100": ("0", "1")})
-        return cls(scene, first, second, seconds)
+    async def of(cls, scene: Scene, seconds: float, *, whole: bool = False) -> "Line":
+        """Set the scene: a node with three small slices, or GPUs, and two teams to borrow them."""
+        await scene.node(a100(CAPACITY) if whole else a100(mig_1g_10gb=CAPACITY))
+        first = await scene.team("first", {"a100": ("0", f"{CAPACITY}")})
+        second = await scene.team("second", {"a100": ("0", f"{CAPACITY}")})
+        work_class = "training" if whole else "experiment"
+        return cls(scene, first, second, seconds, work_class)
 
     @property
     def teams(self) -> tuple[Team, Team]:
@@ -47,8 +48,9 @@ class Line:
 
     async def submit(self, team: Team, number: int) -> None:
         """Submit one Job."""
-        name, namespace = f"job-{number}", team.namespace
-        await team.create(job(name, namespace, labels=_LABELS, seconds=self.seconds))
+        labels = {"fairslice.io/class": self.work_class}
+        obj = job(f"job-{number}", team.namespace, labels=labels, seconds=self.seconds)
+        await team.create(obj)
 
     async def jobs(self) -> list[Obj]:
         """All Jobs as they are now."""
