@@ -73,7 +73,8 @@ def test_refusal_counts_the_nodes_by_reason() -> None:
     assert message(schedule(nodes, [pod("p", 1)])) == (
         "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, "
         "1 node(s) had untolerated taint {gpu: x}, 1 node(s) were unschedulable. "
-        "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+        "no new claims to deallocate, preemption: 0/3 nodes are available: "
+        "3 Preemption is not helpful for scheduling."
     )
 
 
@@ -81,7 +82,8 @@ def test_refusal_without_lower_priority_pods_says_so_as_the_real_one_does() -> N
     busy = [pod("a", 1, on="gpu-1"), pod("b", 1, on="gpu-2")]
     nodes = [node("gpu-1", 1), node("gpu-2", 1)]
     assert message(schedule(nodes, [*busy, pod("p", 1)])) == (
-        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: "
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. "
+        "no new claims to deallocate, preemption: "
         "0/2 nodes are available: 2 No preemption victims found for incoming pod."
     )
 
@@ -203,7 +205,8 @@ def test_who_may_not_preempt_is_told_why(more: dict[str, Any], why: str) -> None
         },
     )
     text = message(schedule([node("a", 1)], [going, pod("vip", 1, priority=9, **more)]))
-    assert text == f"0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: {why}"
+    start = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    assert text == f"{start} no new claims to deallocate, preemption: {why}"
 
 
 def test_pods_under_a_budget_are_spared_where_others_do() -> None:

@@ -30,10 +30,11 @@ class Backoff:
 
 
 class Signal:
-    """A flag that is lowered by whoever waits for it, so that many sets are one wake-up."""
+    """A flag that whoever waits for it lowers, so that many sets are one wake-up."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         """Start raised: the first wait returns at once."""
+        self._clock = clock
         self._event = asyncio.Event()
         self._event.set()
 
@@ -41,9 +42,20 @@ class Signal:
         """Raise the flag."""
         self._event.set()
 
-    async def wait(self) -> None:
-        """Wait until the flag is up, and lower it."""
-        await self._event.wait()
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait until the flag is up or the time is over, and lower it."""
+        if seconds is None:
+            await self._event.wait()
+        elif not self._event.is_set():
+            tasks = [
+                asyncio.ensure_future(self._clock.sleep(seconds)),
+                asyncio.ensure_future(self._event.wait()),
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
         self._event.clear()
 
 

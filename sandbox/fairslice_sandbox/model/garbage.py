@@ -109,7 +109,7 @@ class GarbageCollector:
         self._client = client
         self._resources = resources
         self._pause_seconds = pause_seconds
-        self.changed = Signal()
+        self.changed = Signal(client.clock)
 
     async def run(self) -> None:
         """Collect until cancelled."""

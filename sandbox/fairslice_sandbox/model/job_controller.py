@@ -4,7 +4,8 @@ from fairslice_sandbox.model.client import ApiError, Client
 from fairslice_sandbox.model.controller import Backoff, WorkQueue
 from fairslice_sandbox.model.job_failures import index_failures
 from fairslice_sandbox.model.jobs import TRACKING, build_pod, decide, is_tracked
-from fairslice_sandbox.model.objects import Key, Obj, controller_ref, key_of, uid
+from fairslice_sandbox.model.objects import Key, Obj, controller_ref, key_of, labels, matches, uid
+from fairslice_sandbox.model.replicas import is_owned
 
 __all__ = ["JobController"]
 
@@ -24,20 +25,16 @@ class JobController:
 
     def on_pod(self, pod: Obj) -> None:
         """Look at the Job of a pod that changed."""
-        ref = controller_ref(pod)
-        if ref is not None and ref["kind"] == "Job":
-            self.queue.add(Key(key_of(pod).namespace, ref["name"]))
+        name = _job_of(pod)
+        if name:
+            self.queue.add(Key(key_of(pod).namespace, name))
 
     async def _reconcile(self, key: Key) -> float | None:
         job = self._client.get("jobs.batch", key)
-        pods = [
-            pod
-            for pod in self._client.list("pods", key.namespace)
-            if (ref := controller_ref(pod)) and ref["kind"] == "Job" and ref["name"] == key.name
-        ]
-        mine = [pod for pod in pods if job and (controller_ref(pod) or {})["uid"] == uid(job)]
+        pods = [pod for pod in self._client.list("pods", key.namespace) if _job_of(pod) == key.name]
+        mine = [pod for pod in pods if job and _counts(job, pod)]
         for pod in pods:
-            # Their Job is gone, so nobody will ever count them.
+            # Their Job is gone or has let them go, so nobody will ever count them.
             if pod not in mine and is_tracked(pod):
                 await self._client.drop_finalizer("pods", pod, TRACKING)
         if job is None:
@@ -91,3 +88,16 @@ class JobController:
 
     async def _event(self, job: Obj, kind: str, reason: str, message: str) -> None:
         await self._client.event("batch/v1", "Job", key_of(job), uid(job), kind, reason, message)
+
+
+def _job_of(pod: Obj) -> str:
+    """Name the Job that a pod belongs to, or belonged to before it was orphaned."""
+    ref = controller_ref(pod)
+    if ref is None:
+        return labels(pod).get("batch.kubernetes.io/job-name", "") if is_tracked(pod) else ""
+    return str(ref["name"]) if ref["kind"] == "Job" else ""
+
+
+def _counts(job: Obj, pod: Obj) -> bool:
+    """Say whether the Job counts the pod: an owner reference alone, perhaps forged, won't do."""
+    return is_owned(pod, job) and matches(job["spec"].get("selector"), labels(pod))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fairslice_sandbox.model.client import ApiError, Client, Clock
+from fairslice_sandbox.model.controller import Signal
 from fairslice_sandbox.model.devices import (
     DEVICES,
     Allocation,
@@ -49,7 +50,7 @@ class _Worker:
     key: Key
     uid: str
     node: str
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: Signal
     task: asyncio.Task[None] | None = None
     held: Allocation = field(default_factory=dict)
     run: PodRun | None = None
@@ -117,7 +118,7 @@ class Kubelets:
         if node is None or not self.runs_on(node):
             return
         self._started += 1
-        worker = _Worker(key_of(pod), uid(pod), name, number=self._started)
+        worker = _Worker(key_of(pod), uid(pod), name, Signal(self._clock), number=self._started)
         if _was_running(pod):
             worker.held = recorded(pod, inventory(node))
         self._workers[worker.uid] = worker
@@ -127,6 +128,7 @@ class Kubelets:
         """Take notice of a pod that was removed."""
         worker = self._workers.get(uid(pod))
         if worker is not None:
+            worker.held = {}
             worker.changed.set()
 
     async def _live(self, worker: _Worker) -> None:
@@ -264,7 +266,6 @@ class Kubelets:
         """Let time pass, for ever if None. Raises _Gone as soon as the pod is to stop."""
         end = None if seconds is None else self._clock.monotonic() + seconds
         while True:
-            worker.changed.clear()
             pod = self._current(worker, client)
             if len(pod["spec"].get("ephemeralContainers") or ()) > worker.ephemeral:
                 await self._write(worker, client, self._notes(worker, client, pod, available))
@@ -272,21 +273,7 @@ class Kubelets:
             left = None if end is None else end - self._clock.monotonic()
             if left is not None and left <= 0:
                 return
-            await self._changed_or(worker, left)
-
-    async def _changed_or(self, worker: _Worker, seconds: float | None) -> None:
-        if seconds is None:
-            await worker.changed.wait()
-            return
-        tasks = [
-            asyncio.ensure_future(self._clock.sleep(seconds)),
-            asyncio.ensure_future(worker.changed.wait()),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
+            await worker.changed.wait(left)
 
     # Ending.
 
@@ -302,7 +289,6 @@ class Kubelets:
             in_time = script.term_seconds <= grace
             run.end_all(script.term_exit_code if in_time else KILLED, self._clock.now())
             await self._write(worker, client)
-        worker.held = {}
         if is_deleting(pod):
             await self._persist(
                 lambda: client.delete("pods", worker.key, uid=worker.uid, grace_seconds=0)
@@ -338,6 +324,9 @@ class Kubelets:
     ) -> None:
         run = worker.run
         assert run is not None
+        if run.phase in ("Succeeded", "Failed"):
+            # The scheduler may use the devices as soon as it sees this status.
+            worker.held = {}
         host = f"10.0.0.{sum(worker.node.encode()) % 254 + 1}"
         address = f"10.1.{worker.number // 250 % 250}.{worker.number % 250 + 1}"
         status = run.status(self._clock.now(), address, host)

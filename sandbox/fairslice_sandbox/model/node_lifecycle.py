@@ -1,10 +1,10 @@
 """What happens to nodes and their pods: heartbeats, silence, taints, eviction, pod GC."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
 from fairslice_sandbox.model.client import ApiError, Client
+from fairslice_sandbox.model.controller import Signal
 from fairslice_sandbox.model.fit import tolerates
 from fairslice_sandbox.model.kubelet import Kubelets
 from fairslice_sandbox.model.nodes import lease, ready_condition
@@ -97,7 +97,7 @@ class NodeLifecycle:
         self._kubelets = kubelets
         self._toleration_scale = toleration_scale
         self._interval_seconds = interval_seconds
-        self._wake = asyncio.Event()
+        self._wake = Signal(client.clock)
 
     def changed(self) -> None:
         """Look now: a node changed or went."""
@@ -106,25 +106,13 @@ class NodeLifecycle:
     async def run(self) -> None:
         """Evict and collect until cancelled."""
         while True:
-            self._wake.clear()
+            await self._wake.wait(self._interval_seconds)
             nodes = {node["metadata"]["name"]: node for node in self._client.list("nodes")}
             for pod in self._client.list("pods"):
                 try:
                     await self._look_at(pod, nodes)
                 except ApiError:
                     continue  # Looked at again in the next round.
-            await self._pause()
-
-    async def _pause(self) -> None:
-        tasks = [
-            asyncio.ensure_future(self._client.clock.sleep(self._interval_seconds)),
-            asyncio.ensure_future(self._wake.wait()),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
 
     async def mark(self, name: str, ready: bool) -> None:
         """Write a node's Ready condition and the taints that go with it."""

@@ -2,7 +2,7 @@
 
 from fairslice_sandbox.model.client import ApiError, Client
 from fairslice_sandbox.model.controller import Backoff, WorkQueue
-from fairslice_sandbox.model.objects import Key, Obj, controller_ref, key_of, uid
+from fairslice_sandbox.model.objects import Key, Obj, controller_ref, key_of, labels, matches, uid
 from fairslice_sandbox.model.replicas import (
     build_pod,
     decide_deployment,
@@ -36,7 +36,11 @@ class ReplicaSetController:
         owner = self._client.get("replicasets.apps", key)
         if owner is None:
             return None
-        pods = [pod for pod in self._client.list("pods", key.namespace) if is_owned(pod, owner)]
+        pods = [
+            pod
+            for pod in self._client.list("pods", key.namespace)
+            if is_owned(pod, owner) and matches(owner["spec"].get("selector"), labels(pod))
+        ]
         plan = decide_replicaset(owner, pods)
         for pod in plan.delete:
             await self._client.delete("pods", key_of(pod), uid=uid(pod))

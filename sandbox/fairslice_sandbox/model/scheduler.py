@@ -21,6 +21,8 @@ from fairslice_sandbox.model.preemption import Budget, Victims, ineligible, pree
 __all__ = ["Bind", "Gated", "Scheduler", "Unschedulable", "schedule"]
 
 NAME = "default-scheduler"
+# What the plugin for resource claims adds since 1.34.
+_NO_CLAIMS = "no new claims to deallocate,"
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
@@ -90,10 +92,11 @@ def _place(pod: PodView, snapshot: Snapshot, budgets: Sequence[Budget]) -> Verdi
     message = _tally(total, (reason for item in refusals.values() for reason in item.reasons))
     barred = ineligible(pod, snapshot)
     if barred is not None:
-        return Unschedulable(pod, f"{message} preemption: {barred}", pod.nominated)
+        return Unschedulable(pod, f"{message} {_NO_CLAIMS} preemption: {barred}", pod.nominated)
     outcome = preempt(pod, snapshot, refusals, budgets)
     if not isinstance(outcome, Victims):
-        return Unschedulable(pod, f"{message} preemption: {_tally(total, outcome.values())}")
+        why = _tally(total, outcome.values())
+        return Unschedulable(pod, f"{message} {_NO_CLAIMS} preemption: {why}")
     _forget(pod, snapshot)
     promised = replace(pod, nominated=outcome.node)
     snapshot.nominated.setdefault(outcome.node, []).append(promised)
@@ -118,15 +121,14 @@ class Scheduler:
         self._client = client
         self._retry_seconds = retry_seconds
         self._views: dict[str, tuple[str, PodView]] = {}
-        self.changed = Signal()
+        self.changed = Signal(client.clock)
 
     async def run(self) -> None:
         """Schedule until cancelled."""
+        done = True
         while True:
-            await self.changed.wait()
-            if not await self._pass():
-                await self._client.clock.sleep(self._retry_seconds)
-                self.changed.set()
+            await self.changed.wait(None if done else self._retry_seconds)
+            done = await self._pass()
 
     async def _pass(self) -> bool:
         verdicts = schedule(
