@@ -105,10 +105,13 @@ class Strategy:
         """Keep what an update may not touch; count the generation."""
         if subresource == "status":
             kept = {name: value for name, value in old.items() if name != "status"}
-            fields = new["metadata"].get("managedFields")
+            # Built-in kinds let a status update change labels and annotations, custom ones don't.
+            taken = ["managedFields"]
+            if self._kinds.find(resource) is None:
+                taken += ["labels", "annotations"]
+            given = new["metadata"]
             new = {**kept, "metadata": dict(old["metadata"])}
-            if fields is not None:
-                new["metadata"]["managedFields"] = fields
+            new["metadata"].update({name: given[name] for name in taken if name in given})
             return new
         if self.has_status(resource):
             new.pop("status", None)
