@@ -1,0 +1,237 @@
+"""GPU work, be it a pod or a whole workload: what it asks, what it may get, its wish to book."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairslice.booking import Booking, Option, Ref, State
+from fairslice.classify import ClassError, classify
+from fairslice.devices import Offer
+from fairslice.kube.objects import PodSpec
+from fairslice.options import NoOption, options_for
+from fairslice.policy import Team, WorkClass
+from fairslice.requests import AskError, PodAsk, read_pod
+from fairslice.rollouts import rollout_of
+from fairslice.v1alpha1.policy import Overflow
+from fairslice.v1alpha1.scalars import Mode
+from fairslice_queue.ledger import BookRequest, Limits, limits_of
+from fairslice_webhook.judgement import never_fits
+from fairslice_webhook.subject import Subject
+
+__all__ = [
+    "UNCLASSIFIED",
+    "GpuWork",
+    "Refusal",
+    "assess",
+    "book_request",
+    "first_possible",
+    "is_constrained",
+    "read",
+]
+
+UNCLASSIFIED = "unclassified"
+
+# Tolerations that the API server itself adds, or that GPU nodes' own taints ask for.
+_USUAL_TOLERATIONS = ("node.kubernetes.io/", "nvidia.com/")
+
+
+class Refusal(ValueError):
+    """Work that can't be admitted as it is written: one line, and the HTTP code for it."""
+
+    def __init__(self, message: str, code: int, reason: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """A pod's GPU work: its class, the options in force, and what full rewriting would give."""
+
+    ask: PodAsk
+    work_class: WorkClass | None
+    options: tuple[Option, ...]
+    ideal: tuple[Option, ...]
+
+    @property
+    def class_name(self) -> str:
+        """The class's name in the books."""
+        return self.work_class.name if self.work_class is not None else UNCLASSIFIED
+
+
+def read(subject: Subject, spec: PodSpec, annotations: Mapping[str, str] | None) -> PodAsk:
+    """Read a pod's GPU requests.
+
+    Raises Refusal.
+    """
+    try:
+        return read_pod(spec, annotations, fractions=subject.view.policy.fractions_as_memory)
+    except AskError as error:
+        raise Refusal(str(error), 422, "Invalid") from None
+
+
+def assess(
+    subject: Subject,
+    team: Team,
+    ask: PodAsk,
+    spec: PodSpec,
+    labels: Mapping[str, str] | None,
+    owner_kinds: Sequence[str],
+) -> GpuWork:
+    """Find the class of GPU work and the ways to serve it.
+
+    Raises Refusal.
+    """
+    view = subject.view
+    try:
+        found = classify(
+            view.policy,
+            team,
+            namespace=subject.review.namespace,
+            labels=labels,
+            priority_class=spec.priority_class_name,
+            owner_kinds=owner_kinds,
+        )
+    except ClassError as error:
+        raise Refusal(str(error), 403, "Forbidden") from None
+    offers = _offers(subject, spec)
+    closed = _closed_pools(subject, team, offers)
+    mode = subject.modes.rewrite
+    ideal: tuple[Option, ...] = ()
+    if mode is Mode.AUDIT:
+        try:
+            ideal = options_for(ask, found.work_class, offers, view.policy, closed_pools=closed)
+        except NoOption:
+            ideal = ()
+    enforced = mode is Mode.ENFORCE
+    try:
+        options = options_for(
+            ask if enforced else msgspec.structs.replace(ask, memory=None),
+            found.work_class if enforced else None,
+            offers,
+            view.policy,
+            closed_pools=closed,
+        )
+    except NoOption as error:
+        raise Refusal(str(error), 422, "Invalid") from None
+    return GpuWork(ask, found.work_class, options, ideal or options)
+
+
+def book_request(
+    subject: Subject,
+    team: Team,
+    ref: Ref,
+    work: GpuWork,
+    spec: PodSpec,
+    *,
+    pods: int,
+    as_enforced: bool = False,
+) -> BookRequest:
+    """Make the wish to book; whether it may wait or start follows from class and modes.
+
+    `as_enforced` makes the one that would be made if what is audited were enforced.
+    """
+    acting = (Mode.ENFORCE, Mode.AUDIT) if as_enforced else (Mode.ENFORCE,)
+    queues = subject.modes.queue in acting
+    options = work.ideal if as_enforced else work.options
+    work_class = work.work_class
+    if subject.person and (work_class is not None or ref.kind == "Pod"):
+        waits = work_class is not None and work_class.overflow is Overflow.QUEUE
+    else:
+        waits = True
+    waits = waits and queues
+    constrained = is_constrained(spec)
+    group, revision = rollout_of(subject.meta) if ref.kind == "Pod" else ("", "")
+    booking = Booking(
+        id=subject.booking_id,
+        ref=ref,
+        team=team.name,
+        work_class=work.class_name,
+        rank=work_class.rank if work_class is not None else len(subject.view.policy.classes),
+        user=subject.user,
+        state=State.QUEUED,
+        pods=pods,
+        options=options,
+        queued_at=subject.queued_at,
+        since=subject.call.now,
+        group=group,
+        group_revision=revision,
+        preemptible=work_class.preemptible if work_class is not None else True,
+        restarts=subject.restarts,
+    )
+    request = BookRequest(
+        booking=booking,
+        limits=(
+            limits_of(team, work.class_name, options)
+            if subject.modes.quota in acting
+            else Limits(pools={option.pool: None for option in options})
+        ),
+        now=subject.call.now,
+        # What chooses its nodes is placed by the queue, which knows them; and what the queue
+        # makes anew it also lets go.
+        start=not (waits and (constrained or subject.own)),
+        overflow_queue=waits,
+        # Where nothing may wait, or nodes may yet come, a lack of capacity is the scheduler's.
+        capacity=queues and (waits or not (constrained or _may_grow(subject, options))),
+        spare=subject.call.booking,
+    )
+    if ref.kind != "Pod" or not waits:
+        return request
+    only = first_possible(request, team, subject)
+    return msgspec.structs.replace(request, queued_options=(only,))
+
+
+def first_possible(request: BookRequest, team: Team, subject: Subject) -> Option:
+    """Pick the option that waiting work is to wait for: the first that could ever be had."""
+    options = request.booking.options
+    for option in options:
+        alone = msgspec.structs.replace(request.booking, options=(option,))
+        trial = msgspec.structs.replace(request, booking=alone)
+        if never_fits(trial, team, subject.view.inventory) is None:
+            return option
+    return options[0]
+
+
+def is_constrained(spec: PodSpec) -> bool:
+    """Say whether a pod limits its choice of nodes, or asks for unusual ones."""
+    affinity = spec.affinity
+    if spec.node_selector:
+        return True
+    if affinity is not None and (
+        affinity.pod_affinity
+        or affinity.pod_anti_affinity
+        or (
+            affinity.node_affinity is not None
+            and affinity.node_affinity.required_during_scheduling_ignored_during_execution
+            is not None
+        )
+    ):
+        return True
+    return any(
+        not toleration.key.startswith(_USUAL_TOLERATIONS) for toleration in spec.tolerations or ()
+    )
+
+
+def _offers(subject: Subject, spec: PodSpec) -> Sequence[Offer]:
+    inventory = subject.view.inventory
+    if spec.node_selector or spec.affinity is not None:
+        return inventory.offers_for(spec)
+    return inventory.offers
+
+
+def _closed_pools(subject: Subject, team: Team, offers: Sequence[Offer]) -> frozenset[str]:
+    if subject.modes.quota is not Mode.ENFORCE:
+        return frozenset()
+    return frozenset(offer.pool for offer in offers if team.quota(offer.pool).limit == 0)
+
+
+def _may_grow(subject: Subject, options: Sequence[Option]) -> bool:
+    inventory = subject.view.inventory
+    capacity = inventory.capacity()
+    return any(
+        inventory.reach(key).total > sum(capacity.get(key, {}).values())
+        for option in options
+        for key in option.offers
+    )

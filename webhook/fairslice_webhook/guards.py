@@ -1,0 +1,100 @@
+"""Guards: ways to devices that no environment variable closes, refused in team namespaces.
+
+Sources: nvidia-container-toolkit (volume-mount requests, CDI annotations, NRI plugin),
+containerd's device-injector, kubelet's plugin socket.
+"""
+
+from collections.abc import Iterator, Mapping
+from posixpath import normpath
+
+from fairslice import messages
+from fairslice.kube.objects import Container, Pod
+from fairslice.v1alpha1.policy import DeviceListStrategy, HidingSpec
+from fairslice_webhook.hiding import containers_of, holds_gpu
+
+__all__ = ["breaches", "opens_devices"]
+
+_DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+
+# A process's root directory under /proc is the node's.
+_DANGEROUS = ("/dev", "/proc")
+_DANGEROUS_PREFIXES = (
+    "/etc/cdi",
+    "/run/cdi",
+    "/run/containerd",
+    "/run/cri-dockerd.sock",
+    "/run/crio",
+    "/run/docker.sock",
+    "/run/k3s",
+    "/run/nvidia",
+    "/var/lib/kubelet",
+    "/var/run/cdi",
+    "/var/run/containerd",
+    "/var/run/cri-dockerd.sock",
+    "/var/run/crio",
+    "/var/run/docker.sock",
+    "/var/run/k3s",
+    "/var/run/nvidia",
+)
+_ANNOTATION_PREFIXES = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
+
+
+def breaches(pod: Pod, hiding: HidingSpec, *, gpu: bool) -> Iterator[str]:
+    """Yield a denial for each way by which a pod could reach devices it was not given."""
+    spec = pod.spec
+    yield from _annotations(pod.metadata.annotations)
+    for _, container in containers_of(spec):
+        yield from container_breaches(container, hiding)
+    for volume in spec.volumes or ():
+        if volume.host_path is not None and opens_devices(volume.host_path.path):
+            yield messages.guard_host_path(volume.name, volume.host_path.path)
+    if gpu and spec.host_pid:
+        yield messages.guard_host_namespace("hostPID")
+    if gpu and spec.host_ipc:
+        yield messages.guard_host_namespace("hostIPC")
+    if gpu and spec.node_name:
+        yield messages.guard_node_name(spec.node_name)
+
+
+def container_breaches(container: Container, hiding: HidingSpec) -> Iterator[str]:
+    """Yield the denials that one container earns."""
+    security = container.security_context
+    if security is not None:
+        if security.privileged:
+            yield messages.guard_privileged(container.name, "privileged")
+        added = (security.capabilities.add if security.capabilities is not None else None) or ()
+        # The API takes names with and without the prefix, and ALL for every one.
+        if any(name.upper().removeprefix("CAP_") in ("SYS_ADMIN", "ALL") for name in added):
+            yield messages.guard_privileged(container.name, "CAP_SYS_ADMIN")
+    for mount in container.volume_mounts or ():
+        if _within(_clean(mount.mount_path), _DEVICE_MOUNTS):
+            yield messages.guard_device_mount(container.name, mount.mount_path)
+    envvar = hiding.device_list_strategy is DeviceListStrategy.ENVVAR
+    if hiding.strict_env_from and envvar and container.env_from and holds_gpu(container):
+        yield messages.guard_env_from(container.name)
+
+
+def opens_devices(path: str) -> bool:
+    """Say whether a host path leads to devices, to what hands them out, or to a parent of it."""
+    clean = _clean(path)
+    return (
+        any(_within(clean, dangerous) for dangerous in _DANGEROUS)
+        or clean.startswith(_DANGEROUS_PREFIXES)
+        or any(_within(dangerous, clean) for dangerous in (*_DANGEROUS, *_DANGEROUS_PREFIXES))
+    )
+
+
+def _annotations(annotations: Mapping[str, str] | None) -> Iterator[str]:
+    for key in annotations or ():
+        domain = key.partition("/")[0]
+        if key.startswith(_ANNOTATION_PREFIXES) or domain.endswith(".nri.io"):
+            yield messages.guard_annotation(key)
+
+
+def _clean(path: str) -> str:
+    # normpath keeps a leading double slash, which Linux takes for a single one.
+    return "/" + normpath("/" + path).lstrip("/")
+
+
+def _within(path: str, parent: str) -> bool:
+    return parent == "/" or path == parent or path.startswith(parent + "/")

@@ -1,0 +1,168 @@
+"""Keep containers from seeing GPUs that they do not hold, through their environment.
+
+A variable in the pod's spec beats the device plugin's, which beats the image's. So a container
+without GPUs gets exactly one `NVIDIA_VISIBLE_DEVICES=void` (not `none`, which still injects
+driver libraries), and one with GPUs loses the variable where the plugin uses it to hand out
+devices. Source: nvidia-container-toolkit, internal/config/image; k8s-device-plugin.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fairslice.kube.objects import Container, EnvVar, PodSpec
+from fairslice.quantity import QuantityError, parse_quantity
+from fairslice.resource_names import ResourceNameError, parse_resource
+from fairslice.v1alpha1.policy import DeviceListStrategy, HidingSpec
+from fairslice_webhook.patching import Op, add, remove, remove_items
+
+__all__ = [
+    "ALWAYS_HIDDEN",
+    "VISIBLE_DEVICES",
+    "Hiding",
+    "containers_of",
+    "hide_container",
+    "hide_pod",
+    "holds_gpu",
+]
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+VOID = "void"
+ALWAYS_HIDDEN = frozenset(
+    {
+        "NVIDIA_GDRCOPY",
+        "NVIDIA_GDS",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_MIG_MONITOR_DEVICES",
+        "NVIDIA_MOFED",
+        "NVIDIA_NVSWITCH",
+    }
+)
+_MPS_PREFIX = "CUDA_MPS_"
+
+# Beyond this, one new list is smaller than one operation for each entry.
+_MAX_ITEM_OPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """What hiding changes. `told` names variables that a user had set, worth a warning."""
+
+    ops: tuple[Op, ...] = ()
+    told: tuple[str, ...] = ()
+
+
+def containers_of(spec: PodSpec) -> Iterator[tuple[str, Container]]:
+    """Yield every container with the JSON pointer to it, ephemeral ones last."""
+    for field, items in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        for index, container in enumerate(items or ()):
+            yield f"/spec/{field}/{index}", container
+
+
+def holds_gpu(container: Container) -> bool:
+    """Say whether the device plugin will give this container a GPU."""
+    resources = container.resources
+    if resources is None:
+        return False
+    for amounts in (resources.limits, resources.requests):
+        for name, amount in (amounts or {}).items():
+            if _is_device(name) and not _is_zero(amount):
+                return True
+    return False
+
+
+def _is_device(name: str) -> bool:
+    try:
+        resource = parse_resource(name)
+    except ResourceNameError:
+        return False
+    # What DRA hands out comes through CDI, which the variable doesn't touch.
+    return resource is not None and not resource.device_class
+
+
+def hide_pod(spec: PodSpec, hiding: HidingSpec) -> Hiding:
+    """Hide what a pod's containers do not hold; remove a GPU runtime class it has no use for."""
+    ops: list[Op] = []
+    told: list[str] = []
+    any_gpu = bool(spec.resource_claims)
+    for path, container in containers_of(spec):
+        holds = holds_gpu(container)
+        any_gpu |= holds
+        hidden = hide_container(path, container, holds=holds, hiding=hiding)
+        ops += hidden.ops
+        told += hidden.told
+    runtime_class = spec.runtime_class_name or ""
+    # With an overhead, the API server would miss the runtime class that accounts for it.
+    if runtime_class.startswith("nvidia") and not any_gpu and spec.overhead is None:
+        ops.append(remove("/spec/runtimeClassName"))
+        told.append(f"runtimeClassName {runtime_class}")
+    return Hiding(tuple(ops), tuple(told))
+
+
+def hide_container(path: str, container: Container, *, holds: bool, hiding: HidingSpec) -> Hiding:
+    """Hide what one container does not hold; its resources are left alone."""
+    env = container.env or ()
+    extra = hiding.extra_env
+    want_void = not holds or hiding.device_list_strategy is not DeviceListStrategy.ENVVAR
+    kept: int | None = None
+    dropped: list[int] = []
+    for index, variable in enumerate(env):
+        name = variable.name
+        if name == VISIBLE_DEVICES:
+            if want_void and kept is None:
+                kept = index
+            else:
+                dropped.append(index)
+        elif name in ALWAYS_HIDDEN or name.startswith(_MPS_PREFIX) or name in extra:
+            dropped.append(index)
+    overwrite = kept is not None and not _is_void(env[kept])
+    told = tuple(
+        f"{container.name}: {env[index].name}"
+        for index in (*((kept,) if overwrite and kept is not None else ()), *dropped)
+    )
+    if len(dropped) > _MAX_ITEM_OPS:
+        gone = set(dropped)
+        rest = [
+            _VOID if index == kept else _plain(variable)
+            for index, variable in enumerate(env)
+            if index not in gone
+        ]
+        return Hiding((add(f"{path}/env", rest + [_VOID] * (want_void and kept is None)),), told)
+    ops: list[Op] = []
+    if overwrite:
+        ops.append(Op("replace", f"{path}/env/{kept}", _VOID))
+    ops += remove_items(f"{path}/env", dropped)
+    if want_void and kept is None:
+        absent = container.env is None
+        ops.append(add(f"{path}/env", [_VOID]) if absent else add(f"{path}/env/-", _VOID))
+    return Hiding(tuple(ops), told)
+
+
+_VOID = {"name": VISIBLE_DEVICES, "value": VOID}
+
+
+def _is_void(variable: EnvVar) -> bool:
+    return variable.value == VOID and variable.value_from is None
+
+
+def _plain(variable: EnvVar) -> dict[str, Any]:
+    plain: dict[str, Any] = {"name": variable.name}
+    if variable.value is not None:
+        plain["value"] = variable.value
+    if variable.value_from is not None:
+        plain["valueFrom"] = variable.value_from
+    return plain
+
+
+def _is_zero(amount: str | int | float) -> bool:
+    if amount in ("1", "0"):
+        return amount == "0"
+    try:
+        return parse_quantity(str(amount)) == 0
+    except QuantityError:
+        return False  # the API server refuses it

@@ -1,0 +1,93 @@
+"""JSON Patch (RFC 6902): small operations made for an object, and a trial run on it.
+
+An operation on an object member replaces what is there, so an absent and a null parent are
+treated alike: the whole parent is added. Lists are shortened from their end, so that no index
+shifts under a later operation.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from jsonpatch import JsonPatch, JsonPatchException
+from jsonpointer import JsonPointerException
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = [
+    "InapplicablePatch",
+    "Op",
+    "add",
+    "apply",
+    "escape",
+    "map_ops",
+    "remove",
+    "remove_items",
+]
+
+
+class InapplicablePatch(ValueError):
+    """A patch that the API server would fail on: the operation, and why."""
+
+
+class Op(Struct, frozen=True):
+    """One operation."""
+
+    op: str
+    path: str
+    value: Any | UnsetType = UNSET
+
+
+def escape(key: str) -> str:
+    """Write a map key as a step of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def add(path: str, value: object) -> Op:
+    """Set a member, or insert into a list (`-` appends)."""
+    return Op("add", path, value)
+
+
+def remove(path: str) -> Op:
+    """Take away a member or list item that exists."""
+    return Op("remove", path)
+
+
+def remove_items(path: str, indices: Iterable[int]) -> tuple[Op, ...]:
+    """Take away items of one list."""
+    return tuple(remove(f"{path}/{index}") for index in sorted(indices, reverse=True))
+
+
+def map_ops(
+    path: str, current: Mapping[str, Any] | None, wanted: Mapping[str, Any | None]
+) -> tuple[Op, ...]:
+    """Bring some keys of a map to their wanted values; None takes a key away."""
+    if current is None:
+        present = {key: value for key, value in wanted.items() if value is not None}
+        return (add(path, present),) if present else ()
+    ops = []
+    for key, value in wanted.items():
+        if value is None:
+            if key in current:
+                ops.append(remove(f"{path}/{escape(key)}"))
+        elif current.get(key) != value:
+            ops.append(add(f"{path}/{escape(key)}", value))
+    return tuple(ops)
+
+
+def apply(ops: Sequence[Op], document: bytes | msgspec.Raw) -> Any:
+    """Apply a patch to a JSON document and return the result.
+
+    Raises InapplicablePatch where the API server would answer its user with a 500.
+    """
+    target = msgspec.json.decode(bytes(document))
+    try:
+        return JsonPatch([_plain(op) for op in ops]).apply(target, in_place=True)
+    # jsonpatch lets some mismatches between path and document through as plain errors.
+    except (JsonPatchException, JsonPointerException, KeyError, IndexError, TypeError) as error:
+        raise InapplicablePatch(f"patch does not apply: {error}") from error
+
+
+def _plain(op: Op) -> dict[str, Any]:
+    if op.value is UNSET:
+        return {"op": op.op, "path": op.path}
+    return {"op": op.op, "path": op.path, "value": op.value}

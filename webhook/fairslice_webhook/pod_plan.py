@@ -1,0 +1,132 @@
+"""A GPU pod on its way through admission: what is settled, and what it may still become."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fairslice import stamps
+from fairslice.booking import Assignment, Option, Ref, State
+from fairslice.classify import owner_kinds
+from fairslice.kube.objects import Pod
+from fairslice.policy import Team
+from fairslice.requests import PodAsk
+from fairslice.v1alpha1.scalars import Mode
+from fairslice_queue.ledger import BookRequest
+from fairslice_webhook.decision import Answer, AuditRecord, Denial
+from fairslice_webhook.gpu_work import GpuWork, assess, book_request
+from fairslice_webhook.pod_edits import PodEdits, assignment_text, render
+from fairslice_webhook.subject import Notes, Subject
+
+__all__ = ["PodPlan"]
+
+# What the queue carries over to a pod that it makes anew.
+_CARRIED = (stamps.QUEUED_AT, stamps.RESTARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """What is settled about a GPU pod before the ledger is asked.
+
+    `work` is None for a pod of a released workload, which brings its option along.
+    """
+
+    subject: Subject
+    team: Team
+    pod: Pod
+    ask: PodAsk
+    base: PodEdits
+    work: GpuWork | None = None
+    warnings: tuple[str, ...] = ()
+    records: tuple[AuditRecord, ...] = ()
+
+    def noting(self, notes: Notes) -> "PodPlan":
+        """Return the plan with what is to be told."""
+        return replace(self, warnings=tuple(notes.warnings), records=tuple(notes.records))
+
+    def worked_out(self) -> "tuple[PodPlan, GpuWork]":
+        """Return the plan with its options worked out.
+
+        Raises Refusal.
+        """
+        if self.work is not None:
+            return self, self.work
+        meta = self.pod.metadata
+        work = assess(
+            self.subject, self.team, self.ask, self.pod.spec, meta.labels, owner_kinds(meta)
+        )
+        return replace(self, work=work), work
+
+    def wish(self, *, as_enforced: bool = False) -> BookRequest:
+        """Make the wish to book this pod. The work must be worked out."""
+        assert self.work is not None
+        meta = self.pod.metadata
+        ref = Ref(
+            kind="Pod",
+            namespace=self.subject.review.namespace,
+            name=meta.name,
+            generate_name="" if meta.name else meta.generate_name,
+        )
+        return book_request(
+            self.subject, self.team, ref, self.work, self.pod.spec, pods=1, as_enforced=as_enforced
+        )
+
+    def answer(self, edits: PodEdits, *warnings: str) -> Answer:
+        """Answer with these edits."""
+        return Answer(
+            render(self.pod, self.ask, edits),
+            (*self.warnings, *warnings),
+            records=self.records,
+            strict=self.subject.books,
+        )
+
+    def deny(self, message: str, *, code: int = 403, reason: str = "Forbidden") -> Answer:
+        """Refuse the pod; what was said so far is still said."""
+        return Answer((), self.warnings, Denial(message, code, reason), records=self.records)
+
+    def booked(self, booking: str, option: Option, *, pod_stamp: str = "") -> PodEdits:
+        """Say what a pod with a booking is like; `pod_stamp` marks one of a workload's pods."""
+        own = self._stamps(booking, option)
+        if pod_stamp:
+            own[stamps.POD_STAMP] = pod_stamp
+        else:
+            own[stamps.USER] = self.subject.user
+        return self._edits(own, option, State.RELEASED if not pod_stamp else None, gate=False)
+
+    def gated(self, booking: str, option: Option) -> PodEdits:
+        """Say what a pod in line is like. It is rewritten already: later it can't be."""
+        own = self._stamps(booking, option)
+        own[stamps.USER] = self.subject.user
+        own[stamps.QUEUED_AT] = self.subject.queued_at_text
+        return self._edits(own, option, State.QUEUED, gate=True)
+
+    def _stamps(self, booking: str, option: Option) -> dict[str, str | None]:
+        assignment = Assignment(booking=booking, option=option)
+        own: dict[str, str | None] = {
+            stamps.BOOKING: booking,
+            stamps.ASSIGNMENT: assignment_text(assignment, self.pod.metadata),
+        }
+        if self.subject.own:
+            own.update({key: self.subject.stamp(key) or None for key in _CARRIED})
+        return own
+
+    def _edits(
+        self, own: Mapping[str, str | None], option: Option, state: State | None, *, gate: bool
+    ) -> PodEdits:
+        labels: dict[str, str | None] = {**self.base.labels, stamps.LABEL_MANAGED: "true"}
+        if state is not None:
+            labels[stamps.STATE] = state.value.lower()
+        return replace(
+            self.base,
+            annotations={**self.base.annotations, **own},
+            labels=labels,
+            option=option if self.subject.modes.rewrite is Mode.ENFORCE else None,
+            gate=gate,
+            priority_class=self._priority_class(),
+        )
+
+    def _priority_class(self) -> str:
+        """Name the PriorityClass that the class gives, if it exists."""
+        work_class = self.work.work_class if self.work is not None else None
+        if work_class is None or self.subject.modes.rewrite is not Mode.ENFORCE:
+            return ""
+        wanted = work_class.priority_class
+        return wanted if wanted in self.subject.view.priority_classes else ""

@@ -1,0 +1,108 @@
+"""Workloads as they are changed: who may let them start, and what must stay as it was.
+
+`suspend` has two owners. Work in line stays suspended whoever says otherwise (put back, not
+denied: a denial stalls whatever applies manifests in a loop); work that its user suspends
+leaves the line, and joins it again when its user resumes it.
+"""
+
+import msgspec
+
+from fairslice import messages, stamps
+from fairslice.booking import State
+from fairslice.workloads import Adapter, PodSet, WorkloadError
+from fairslice_webhook.decision import Answer, Denial
+from fairslice_webhook.gpu_work import Refusal, read
+from fairslice_webhook.patching import Op, map_ops
+from fairslice_webhook.pod_updates import class_kept, restored
+from fairslice_webhook.review import Review
+from fairslice_webhook.subject import Subject
+from fairslice_webhook.view import Call, View
+from fairslice_webhook.workloads import Workload, template_meta_ops
+
+__all__ = ["decide_workload_update"]
+
+_WAITS = (State.QUEUED.value.lower(), State.PREEMPTED.value.lower())
+_HELD = State.HELD.value.lower()
+
+
+def decide_workload_update(review: Review, adapter: Adapter, view: View, call: Call) -> Answer:
+    """Decide on a change of a workload."""
+    try:
+        new = Workload.read(adapter, review.object)
+        old = Workload.read(adapter, review.old_object)
+    except (WorkloadError, msgspec.DecodeError) as error:
+        return Answer((), (messages.line(f"not read: {error}"),))
+    subject = Subject.of(review, new.meta, view, call)
+    if subject.own or not view.enforces_anything(subject.team):
+        return Answer()
+    annotations, labels = restored(new.meta, old.meta)
+    warnings = [messages.stamps_kept()] if annotations or labels else []
+    suspend: bool | None = None
+    kind = adapter.kind.kind
+    if old.managed and subject.books:
+        if old.state in _WAITS and new.suspended and _asks_changed(subject, new, old):
+            return Answer(denial=Denial(messages.template_changed(), 422, "Invalid"))
+        if kept := class_kept(new.meta, old.meta):
+            labels = {**labels, **kept}
+            warnings.append(messages.class_kept(kind))
+        state, told = _turn(new, old, kind)
+        if told:
+            warnings.append(told)
+        if state is not None:
+            suspend = True
+            labels = {**labels, stamps.STATE: state.value.lower()}
+        if state is State.QUEUED and old.state == _HELD:
+            annotations = {**annotations, stamps.QUEUED_AT: subject.now_text}
+    ops: list[Op] = [
+        *map_ops("/metadata/annotations", new.meta.annotations, annotations),
+        *map_ops("/metadata/labels", new.meta.labels, labels),
+    ]
+    if suspend is not None:
+        ops += new.suspend_ops(suspend=suspend)
+    ops += _template_ops(new, old)
+    return Answer(tuple(ops), tuple(warnings))
+
+
+def _turn(new: Workload, old: Workload, kind: str) -> tuple[State | None, str]:
+    """See what a change of `suspend` means: the state to stamp, and what to say."""
+    if old.suspended and not new.suspended:
+        if old.state == _HELD:
+            return State.QUEUED, messages.resumed(kind)
+        if old.state in _WAITS:
+            return State(old.state.capitalize()), messages.still_queued(kind)
+    if new.suspended and not old.suspended:
+        return State.HELD, messages.held_by_user(kind)
+    return None, ""
+
+
+def _asks_changed(subject: Subject, new: Workload, old: Workload) -> bool:
+    """Say whether the GPU requests of a waiting workload's templates differ."""
+    if new.obj.get("spec") == old.obj.get("spec"):
+        return False
+    try:
+        return _asks(subject, new) != _asks(subject, old)
+    except Refusal:
+        return True
+
+
+def _asks(subject: Subject, workload: Workload) -> list[tuple[str, dict[str, int], object]]:
+    found: list[tuple[str, dict[str, int], object]] = []
+    for item in workload.pod_sets:
+        ask = read(subject, item.template.spec, item.template.metadata.annotations)
+        found.append((item.path, ask.units, ask.memory))
+    return found
+
+
+def _template_ops(new: Workload, old: Workload) -> list[Op]:
+    """Put back what only fairslice may write on pod templates."""
+    before: dict[str, PodSet] = {item.path: item for item in old.pod_sets}
+    ops: list[Op] = []
+    for item in new.pod_sets:
+        known = before.get(item.path)
+        if known is None or known.template.metadata == item.template.metadata:
+            continue
+        annotations, labels = restored(item.template.metadata, known.template.metadata)
+        if old.managed:
+            labels |= class_kept(item.template.metadata, known.template.metadata)
+        ops += template_meta_ops(item, new.obj, annotations, labels)
+    return ops
