@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from fairslice.quantity import format_milli
 
 __all__ = [
+    "pushed_out_by_others",
     "ask_disagrees",
     "ask_fraction",
     "ask_memory_containers",
@@ -552,6 +553,11 @@ def preempted_by(beneficiary: str, rule: str, lost_seconds: float) -> str:
 def position(place: int, queued: int, team: str, reason: str) -> str:
     """Tell a waiting workload where it stands."""
     return line(f"position {place} of {queued} in team {team}: {reason}")
+
+
+def pushed_out_by_others(reason: str) -> str:
+    """Tell a victim of the kube-scheduler, of a drain or of a lost node."""
+    return line(f"pushed out by others ({reason}); it is queued again")
 
 
 def rule_borrower(victim_class: str, team: str) -> str:

@@ -65,11 +65,11 @@ class Standing:
         """The present standing, by booking id."""
         return self._lines
 
-    def begin(self, now: float) -> None:
+    def begin(self) -> None:
         """Start a round."""
         self._next = {}
 
-    def explain(self, booking: Booking | None, action: Explain, now: float) -> None:
+    def explain(self, booking: Booking | None, action: Explain) -> None:
         """Keep an explanation."""
         if booking is not None:
             self._next[booking.id] = StandingLine(

@@ -1,0 +1,189 @@
+"""Pushing work out: notice, then suspension or eviction; room kept for whom it is done."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairslice import messages, stamps
+from fairslice.booking import Booking, State
+from fairslice_queue.actions import Preempt, Reserve
+from fairslice_queue.facts import WorkloadFacts
+from fairslice_queue.restarts import Restarts, asks_for_restart
+from fairslice_queue.seat import Seat
+
+__all__ = ["Pushing"]
+
+_CLAIM_SECONDS = 5.0  # a claim whose victims have gone and that still doesn't fit is void
+
+
+@dataclass(slots=True)
+class _Notice:
+    """A victim that has been warned: who goes, for whom, when (Unix seconds)."""
+
+    action: Preempt
+    due: float
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Room kept for a workload whose victims are leaving."""
+
+    reserve: Reserve
+    victims: set[str]
+    empty_since: float = 0.0
+
+
+class Pushing:
+    """The preemptions under way. All of it can be lost: a new leader plans them again."""
+
+    def __init__(self, seat: Seat, restarts: Restarts) -> None:
+        self._seat = seat
+        self._restarts = restarts
+        self._notices: dict[str, _Notice] = {}
+        self._claims: dict[str, _Claim] = {}
+        self._evicting: dict[str, float] = {}
+
+    @property
+    def warned(self) -> Mapping[str, object]:
+        """Those who have had their notice, by booking id."""
+        return self._notices
+
+    @property
+    def claims(self) -> dict[str, Reserve]:
+        """The room kept, by whom it is kept for."""
+        return {key: claim.reserve for key, claim in self._claims.items()}
+
+    def begin(self, action: Preempt, now: float) -> None:
+        """Warn a victim."""
+        claim = self._claims.get(action.beneficiary)
+        if claim is not None:
+            claim.victims.add(action.victim)
+        elif action.beneficiary:
+            reserve = Reserve(action.beneficiary, 0, {})
+            self._claims[action.beneficiary] = _Claim(reserve, {action.victim})
+        if action.victim in self._notices:
+            return
+        due = now + action.notice
+        self._notices[action.victim] = _Notice(action, due)
+        if action.notice:
+            self._seat.calls.start(action.victim, self._warn(action, due))
+        else:
+            self._seat.watch.changed.set()
+
+    def keep(self, action: Reserve) -> None:
+        """Remember where the work goes that others leave for."""
+        claim = self._claims.get(action.booking)
+        if claim is not None:
+            claim.reserve = action
+
+    def fulfilled(self, booking_id: str) -> None:
+        """Forget the room kept for work that has started or is over."""
+        self._claims.pop(booking_id, None)
+
+    def forget(self, booking_id: str) -> None:
+        """Drop what is remembered of a booking that is over."""
+        self.fulfilled(booking_id)
+        self._notices.pop(booking_id, None)
+        self._evicting.pop(booking_id, None)
+
+    async def act_on_due(self, now: float) -> None:
+        """Push out those whose notice has run out."""
+        seat = self._seat
+        for victim, notice in list(self._notices.items()):
+            if now < notice.due or victim in seat.calls.busy:
+                continue
+            del self._notices[victim]
+            booking = seat.mirror.books.get(victim)
+            if booking is None or not booking.state.holds:
+                continue
+            action = notice.action
+            await self.push_out(booking, self._why(action), action.grace, now)
+            seat.metrics.lost_seconds.labels(booking.team).inc(action.lost_seconds)
+
+    async def push_out(self, booking: Booking, why: str, grace: int, now: float) -> None:
+        """Put a holder on its way out. Raises LedgerUnavailable."""
+        seat = self._seat
+        await seat.ledger.settle(
+            seat.epoch,
+            booking.id,
+            state=State.PREEMPTED,
+            pods=booking.pods,
+            place=booking.place,
+            now=now,
+        )
+        await seat.mirror.follow(0.0)
+        seat.metrics.preempted.labels(booking.team, booking.work_class).inc()
+        seat.standing.tell(booking, "Preempted", why)
+        if booking.ref.kind == "Pod":
+            seat.calls.start(booking.id, self.evict(booking, why, grace))
+            return
+        workload = seat.watch.workload_of(booking.id)
+        if workload is not None:
+            notes: dict[str, str | None] = {stamps.PREEMPTION: why, stamps.STATUS: why}
+            seat.calls.start(booking.id, self.stop(booking, workload, notes))
+
+    async def stop(
+        self,
+        booking: Booking,
+        workload: WorkloadFacts,
+        annotations: Mapping[str, str | None],
+    ) -> None:
+        """Suspend a workload. Raises ApiError."""
+        current = self._seat.mirror.books.get(booking.id)
+        state = current.state if current is not None else State.QUEUED
+        await self._seat.actor.stop_workload(workload, state, annotations)
+
+    async def evict(self, booking: Booking, why: str, grace: int) -> None:
+        """Evict a booking's pod; a disruption budget is honoured for the policy's evictGrace.
+
+        Raises ApiError.
+        """
+        seat = self._seat
+        for pod in list(seat.watch.pods_of(booking.id).values()):
+            if pod.ended or pod.deleting:
+                continue
+            if asks_for_restart(pod, seat.watch.policy):
+                await self._restarts.store_pod(pod, booking.option, booking.restarts)
+                await self._restarts.mark("Pod", pod.namespace, pod.name, why)
+            notice = {stamps.PREEMPTION: messages.line(why)}
+            await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
+            first = self._evicting.setdefault(booking.id, time.monotonic())
+            if await seat.actor.evict(pod, grace):
+                continue
+            if time.monotonic() - first > seat.watch.policy.evict_grace:
+                await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, grace)
+
+    def void_claims(self, now: float) -> None:
+        """Give up claims that their victims' leaving did not fulfil."""
+        books = self._seat.mirror.books
+        for booking_id, claim in list(self._claims.items()):
+            waiting = books.get(booking_id)
+            if waiting is None or not waiting.state.waits:
+                del self._claims[booking_id]
+            elif any(self._still_holds(victim) for victim in claim.victims):
+                claim.empty_since = 0.0
+            elif not claim.empty_since:
+                claim.empty_since = now
+            elif now - claim.empty_since > _CLAIM_SECONDS:
+                del self._claims[booking_id]
+
+    def _still_holds(self, victim: str) -> bool:
+        if victim in self._notices:
+            return True
+        booking = self._seat.mirror.books.get(victim)
+        return booking is not None and booking.state.leaves
+
+    async def _warn(self, action: Preempt, due: float) -> None:
+        seat = self._seat
+        booking = seat.mirror.books.get(action.victim)
+        if booking is None:
+            return
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(due))
+        notice = {stamps.PREEMPTION: messages.line(f"{when} {self._why(action)}")}
+        for pod in list(seat.watch.pods_of(booking.id).values()):
+            await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
+
+    def _why(self, action: Preempt) -> str:
+        beneficiary = self._seat.mirror.books.get(action.beneficiary)
+        name = str(beneficiary.ref) if beneficiary is not None else "other work"
+        return messages.preempted_by(name, action.rule, action.lost_seconds)
