@@ -404,7 +404,9 @@ class Quota:
         if resource == "pods" and more["user"].username.endswith(self.user):
             self.tries += 1
             if not self.lifted:
-                raise ApiError(403, "Forbidden", 'pods "x" is forbidden: over the limit')
+                raise ApiError(
+                    403, "Forbidden", f"pods are forbidden: over the limit ({self.tries})"
+                )
         return await self._create(resource, namespace, obj, **more)
 
 

@@ -5,6 +5,7 @@ worker at a time, marks set meanwhile are kept, errors back off exponentially.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from fairslice_sandbox.model.client import ApiError, Clock
 
 __all__ = ["Backoff", "Signal", "WorkQueue"]
 
+_LOG = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 
@@ -124,9 +126,10 @@ class WorkQueue(Generic[K]):
             try:
                 again = await self._reconcile(key)
                 self._failures.pop(key, None)
-            except ApiError:
+            except ApiError as error:
                 self._failures[key] = self._failures.get(key, 0) + 1
                 again = self._backoff.after(self._failures[key])
+                _LOG.info("%s: again in %.1f s: %s", key, again, error)
             self._busy.discard(key)
             if key in self._dirty:
                 self._offer(key)

@@ -17,7 +17,18 @@ from fairslice_sandbox.model.objects import (
 )
 from fairslice_sandbox.model.resources import Amounts, add, amounts, pod_requests
 
-__all__ = ["Misfit", "NodeState", "PodView", "Snapshot", "misfit", "tolerates"]
+__all__ = [
+    "PREEMPTED",
+    "Misfit",
+    "NodeState",
+    "PodView",
+    "Snapshot",
+    "matches_node",
+    "misfit",
+    "score",
+    "tolerates",
+    "untolerated",
+]
 
 PREEMPTED = "PreemptionByScheduler"
 _UNSCHEDULABLE_TAINT: Obj = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

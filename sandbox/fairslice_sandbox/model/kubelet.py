@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ MANAGED = "sandbox.fairslice.io/kubelet"
 VISIBLE = "sandbox.fairslice.io/visible"
 _MAX_RESTART_DELAY = 300.0
 _RETRY_SECONDS = 1.0
+_LOG = logging.getLogger(__name__)
 
 
 class _Gone(Exception):
@@ -368,6 +370,7 @@ class Kubelets:
             except ApiError as error:
                 if error.code == 404:
                     raise _Gone from error
+                _LOG.warning("a kubelet's write was refused, will try again: %s", error)
                 await self._clock.sleep(_RETRY_SECONDS)
             else:
                 return

@@ -11,6 +11,7 @@ __all__ = [
     "condition",
     "condition_true",
     "controller_ref",
+    "expression_holds",
     "is_deleting",
     "is_pod_active",
     "is_pod_ready",

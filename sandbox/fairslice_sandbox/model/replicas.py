@@ -107,15 +107,18 @@ def decide_replicaset(replicaset: Obj, pods: Sequence[Obj]) -> ReplicaSetPlan:
 
 
 def with_failure(status: Obj, message: str | None, now: datetime) -> Obj:
-    """Set or clear the ReplicaFailure condition of a ReplicaSet's status."""
-    others = [c for c in status.get("conditions") or () if c["type"] != "ReplicaFailure"]
-    if message is not None:
-        known = [c for c in status.get("conditions") or () if c["type"] == "ReplicaFailure"]
-        others = with_condition(
-            [*others, *known], "ReplicaFailure", "True", now, "FailedCreate", message
+    """Set or clear the ReplicaFailure condition of a ReplicaSet's status.
+
+    The first message stays: one that differs at every try would wake the controller each time.
+    """
+    given = status.get("conditions") or ()
+    conditions = [item for item in given if message or item["type"] != "ReplicaFailure"]
+    if message and all(item["type"] != "ReplicaFailure" for item in conditions):
+        conditions = with_condition(
+            conditions, "ReplicaFailure", "True", now, "FailedCreate", message
         )
     result = {name: value for name, value in status.items() if name != "conditions"}
-    return {**result, "conditions": others} if others else result
+    return {**result, "conditions": conditions} if conditions else result
 
 
 @dataclass(slots=True)

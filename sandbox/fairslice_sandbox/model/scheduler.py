@@ -1,5 +1,6 @@
 """kube-scheduler: one pass decides for every waiting pod, a loop carries the verdicts out."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from fairslice_sandbox.model.preemption import Budget, Victims, ineligible, pree
 
 __all__ = ["Bind", "Gated", "Scheduler", "Unschedulable", "schedule"]
 
+_LOG = logging.getLogger(__name__)
 NAME = "default-scheduler"
 # What the plugin for resource claims adds since 1.34.
 _NO_CLAIMS = "no new claims to deallocate,"
@@ -150,6 +152,7 @@ class Scheduler:
             except ApiError as error:
                 # A pod that is gone, changed or refused: the next pass sees it as it is then.
                 done = done and error.code == 404
+                _LOG.info("%s: %s", verdict.pod.key, error)
         return done
 
     def _read_pods(self) -> list[PodView]:
