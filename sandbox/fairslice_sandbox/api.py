@@ -43,6 +43,7 @@ Objects = list[Obj]
 Warnings = list[str]
 
 APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+_CA_MAP = "kube-root-ca.crt"
 _NAME_ATTEMPTS = 8
 _UPDATE_ATTEMPTS = 6
 
@@ -62,6 +63,8 @@ class Api:
         self.kinds = CustomKinds(self.registry)
         self.tokens = Tokens(store, clock)
         self.webhooks = webhooks or WebhookCaller()
+        self.ca = ""
+        """The CA that pods are to trust, in PEM, once a server has one."""
         self._strategy = Strategy(self.kinds)
         self._admission = Admission(store, self.webhooks, self._reread)
         for crd in store.list(CRDS):
@@ -85,9 +88,15 @@ class Api:
         stored = self.store.get(resource.stored_as, namespace, name)
         if stored is None:
             raise not_found(resource.key, name)
-        if subresource == "scale":
-            return scale_of(stored, self.kinds.find(resource))
-        return self.shown(resource, stored)
+        return (
+            self.scale(resource, stored)
+            if subresource == "scale"
+            else (self.shown(resource, stored))
+        )
+
+    def scale(self, resource: Resource, obj: Obj) -> Obj:
+        """Give the Scale of an object."""
+        return scale_of(obj, self.kinds.find(resource))
 
     def shown(self, resource: Resource, stored: Obj) -> Obj:
         """Give a stored object as the resource shows it."""
@@ -103,7 +112,16 @@ class Api:
         field_selector: str = "",
     ) -> Objects:
         """List objects, of all namespaces if None."""
-        found = self.registry.find(resource)
+        return self.list_of(self.registry.find(resource), namespace, label_selector, field_selector)
+
+    def list_of(
+        self,
+        found: Resource,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Objects:
+        """List objects as a version of their resource shows them."""
         tests = [
             test
             for test in (
@@ -595,13 +613,22 @@ class Api:
 
     def _furnish(self, namespace: str) -> None:
         """Put into a namespace what two controllers would: its ServiceAccount and the CA."""
-        for key, kind, name in (
-            ("serviceaccounts", "ServiceAccount", "default"),
-            ("configmaps", "ConfigMap", "kube-root-ca.crt"),
-        ):
-            if self.store.get(key, namespace, name) is None:
-                meta = {"name": name, "namespace": namespace}
-                self._install(key, {"apiVersion": "v1", "kind": kind, "metadata": meta})
+        meta = {"name": "default", "namespace": namespace}
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+        self._install("serviceaccounts", account)
+        if self.store.get("configmaps", namespace, _CA_MAP) is None:
+            self.publish_ca(namespace, self.ca)
+
+    def publish_ca(self, namespace: str, pem: str) -> None:
+        """Write the ConfigMap from which pods take the CA."""
+        found = self.store.get("configmaps", namespace, _CA_MAP)
+        if found is not None:
+            self.store.put("configmaps", {**found, "data": {"ca.crt": pem}})
+            return
+        meta = {"name": _CA_MAP, "namespace": namespace}
+        data = {"data": {"ca.crt": pem}} if pem else {}
+        obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, **data}
+        self._install("configmaps", obj)
 
     def _install(self, key: str, obj: Obj) -> None:
         """Write an object of the control plane's own, if it isn't there."""

@@ -38,6 +38,8 @@ def fields_of(value: Any, name: str = "", *, root: bool = False) -> Fields:
                 item = {k: v for k, v in item.items() if k not in _IGNORED}
                 if not item:
                     continue
+            if key == "metadata" and not item:
+                continue
             result[f"f:{key}"] = fields_of(item, key)
         if result and name in ("labels", "annotations", "limits", "requests", "resources"):
             result = {".": {}, **result}

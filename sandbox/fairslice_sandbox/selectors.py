@@ -11,7 +11,7 @@ from typing import Any
 from .errors import bad_request
 from .store import Obj
 
-__all__ = ["field_matcher", "label_matcher", "matches_selector", "value_at"]
+__all__ = ["Matcher", "field_matcher", "label_matcher", "matches_selector", "value_at"]
 
 Matcher = Callable[[Obj], bool]
 

@@ -104,6 +104,11 @@ class Subscription:
         """Take what waits, without waiting. Raises ApiError 410 as `get` does."""
         return [self._take() for _ in range(len(self._events) + self._lost)]
 
+    @property
+    def waiting(self) -> bool:
+        """Whether an event can be taken without waiting."""
+        return self._ready.is_set()
+
     def close(self) -> None:
         """Stop receiving."""
         self._store._forget(self)
