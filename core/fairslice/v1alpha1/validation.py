@@ -14,7 +14,7 @@ from fairslice.v1alpha1.resources import POLICY_NAME
 from fairslice.v1alpha1.schema import spec_schema
 from fairslice.v1alpha1.team import TeamSpec
 
-__all__ = ["Fault", "faults"]
+__all__ = ["Fault", "faults", "schema_faults"]
 
 KINDS = ("SharingPolicy", "Team")
 
@@ -37,7 +37,7 @@ def faults(document: object) -> tuple[Fault, ...]:
     if document.get("apiVersion") != API_VERSION or kind not in KINDS:
         shown = f"{document.get('apiVersion')} {kind}"
         return (Fault("", f"{shown} is none of ours: {API_VERSION} {' or '.join(KINDS)}"),)
-    found = (*_name_faults(document), *_walk(spec_schema(kind), document, ""))
+    found = (*_name_faults(document), *schema_faults(spec_schema(kind), document, ""))
     return found or tuple(_contradictions(kind, document["spec"]))
 
 
@@ -61,7 +61,8 @@ def _contradictions(kind: str, spec: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(path, problem) if problem else Fault("", path)
 
 
-def _walk(schema: Mapping[str, Any], value: object, path: str) -> Iterator[Fault]:
+def schema_faults(schema: Mapping[str, Any], value: object, path: str) -> Iterator[Fault]:
+    """Compare a value with a structural schema; `path` is where the value is."""
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return
     if "enum" in schema and value not in schema["enum"]:
@@ -94,7 +95,7 @@ def _object(schema: Mapping[str, Any], value: Mapping[str, Any], path: str) -> I
     for name, item in value.items():
         below = _join(path, name)
         if others is not None:
-            yield from _walk(others, item, below)
+            yield from schema_faults(others, item, below)
         elif known is None:
             return  # An open object, such as metadata.
         elif name not in known:
@@ -102,7 +103,7 @@ def _object(schema: Mapping[str, Any], value: Mapping[str, Any], path: str) -> I
             meant = f"did you mean {close[0]}? " if close else ""
             yield Fault(below, f"no such field; {meant}there are {', '.join(known)}")
         elif item is not None:
-            yield from _walk(known[name], item, below)
+            yield from schema_faults(known[name], item, below)
 
 
 def _list(schema: Mapping[str, Any], value: list[Any], path: str) -> Iterator[Fault]:
@@ -111,7 +112,7 @@ def _list(schema: Mapping[str, Any], value: list[Any], path: str) -> Iterator[Fa
         yield Fault(path, f"{len(value)} entries are not {_between(low, high)}")
     seen: set[tuple[object, ...]] = set()
     for index, item in enumerate(value):
-        yield from _walk(schema["items"], item, f"{path}[{index}]")
+        yield from schema_faults(schema["items"], item, f"{path}[{index}]")
         keys = schema.get("x-kubernetes-list-map-keys")
         if keys and isinstance(item, Mapping):
             key = tuple(str(item.get(name)) for name in keys)
