@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from .harness.fairslice import Fairslice
 from .harness.installation import installed
 from .harness.scene import Scene
+from .harness.serving import Fairslice
 from .harness.target import Target
 from .harness.targets import find_target
 
 _HERE = Path(__file__).parent
 _SERVING = pytest.StashKey[Fairslice]()
+_TARGET = pytest.StashKey[Target]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,16 +33,21 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what fairslice logged where a scenario fails."""
     report = yield
-    serving = item.session.stash.get(_SERVING, None)
-    if report.failed and serving is not None and item.path.is_relative_to(_HERE):
-        report.sections.append(("fairslice", serving.logs()))
+    if report.failed and item.path.is_relative_to(_HERE):
+        if _SERVING in item.session.stash:
+            report.sections.append(("fairslice", item.session.stash[_SERVING].logs()))
+        if _TARGET in item.session.stash:
+            report.sections.append(("target", item.session.stash[_TARGET].logs()))
     return report
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Target]:
+async def target(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Target]:
     """The sandbox, or the cluster that FAIRSLICE_CLUSTER_KUBECONFIG names."""
     async with find_target(tmp_path_factory.mktemp("cluster")) as found:
+        request.session.stash[_TARGET] = found
         yield found
 
 

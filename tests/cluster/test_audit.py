@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from .harness.client import Refused
-from .harness.fairslice import Fairslice
 from .harness.history import is_complete, is_suspended
 from .harness.installation import set_policy
 from .harness.line import CAPACITY, SLICES, Line
 from .harness.manifests import deployment, job, pod
 from .harness.policy import suite_policy
 from .harness.scene import Scene, Team
+from .harness.serving import Fairslice
 from .harness.shapes import a100
 from .harness.waiting import eventually, shown
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .harness.fairslice import Fairslice
 from .harness.installation import leftovers
 from .harness.processes import Result, command, free_port, run_command
 from .harness.reviews import entries, post
 from .harness.scene import Scene
+from .harness.serving import Fairslice
 from .harness.target import Target
 
 _LONGEST_LINE = 300

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from .harness.client import Refused
-from .harness.fairslice import Fairslice
 from .harness.history import is_complete, phase
 from .harness.line import CAPACITY, Line
 from .harness.manifests import job, pod
 from .harness.nodes import RUN_LABEL
 from .harness.scene import Scene
+from .harness.serving import Fairslice
 from .harness.shapes import a100
 from .harness.waiting import eventually
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from .harness.fairslice import Fairslice
 from .harness.history import is_suspended
 from .harness.installation import get_policy, leftovers, set_policy
 from .harness.kinds import Obj
@@ -13,6 +12,7 @@ from .harness.manifests import job, pod
 from .harness.nodes import RUN_LABEL
 from .harness.policy import modes, suite_policy
 from .harness.scene import Scene
+from .harness.serving import Fairslice
 from .harness.shapes import a100
 
 _TRAINING = {"fairslice.io/class": "training"}

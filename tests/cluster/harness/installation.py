@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from .client import Api
-from .fairslice import Fairslice
 from .kinds import Obj
 from .policy import suite_policy
+from .serving import Fairslice
 from .target import Target
 from .waiting import eventually
 

@@ -13,6 +13,7 @@ from .kinds import Obj
 from .kubelet import Kubelet
 from .manifests import manifest, namespace
 from .nodes import RUN_LABEL, Nodes
+from .processes import Program
 from .stream import Stream
 from .waiting import eventually
 
@@ -37,6 +38,7 @@ class Target:
         self.pods = Stream(self.api, "Pod")
         self.jobs = Stream(self.api, "Job")
         self.made: list[tuple[str, str]] = []
+        self.programs: list[Program] = []
         self._work: asyncio.Task[None] | None = None
         self._namespaces = 0
 
@@ -74,9 +76,15 @@ class Target:
             group.create_task(self.jobs.run())
 
     def check_alive(self) -> None:
-        """Fail if the suite's own kubelet or watches have crashed."""
+        """Fail if the suite's own kubelet or watches, or the sandbox, have crashed."""
+        for program in self.programs:
+            assert program.is_running, program.tail()
         if self._work is not None and self._work.done():
             self._work.result()
+
+    def logs(self) -> str:
+        """The ends of the target's own logs."""
+        return "\n".join(program.tail() for program in self.programs)
 
     def user(self, name: str) -> User:
         """Somebody of this run, who has rights only where a namespace was made for them."""
