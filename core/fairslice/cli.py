@@ -67,12 +67,23 @@ _OPTIONS = {
     "status-listen": _option(
         "status-listen", "Where status and metrics are served  [default: 127.0.0.1:8080]"
     ),
+    "health-listen": _option(
+        "health-listen", "Where the webhook's health and metrics are  [default: 127.0.0.1:8081]"
+    ),
     "data-dir": _option("data-dir", "Where files are kept  [default: .fairslice]"),
     "log-level": _option("log-level", "debug, info, warning or error  [default: info]"),
     "log-format": _option("log-format", "plain or json; default: plain on a terminal."),
 }
 _CLUSTER = ("kubeconfig", "context", "namespace", "log-level", "log-format")
-_SERVING = ("mode", "redis-url", "listen", "advertise", "status-listen", "data-dir")
+_SERVING = (
+    "mode",
+    "redis-url",
+    "listen",
+    "advertise",
+    "status-listen",
+    "health-listen",
+    "data-dir",
+)
 
 
 def _with_settings(*names: str) -> Callable[[F], Callable[..., Any]]:
@@ -141,7 +152,15 @@ async def _serve(settings: Settings, part: str, wanted: bool) -> None:
 
 @cli.command()
 @click.option("--once", is_flag=True, help="Play the day, print a summary, end.")
-@_with_settings("redis-url", "listen", "status-listen", "data-dir", "log-level", "log-format")
+@_with_settings(
+    "redis-url",
+    "listen",
+    "status-listen",
+    "health-listen",
+    "data-dir",
+    "log-level",
+    "log-format",
+)
 def sandbox(settings: Settings, once: bool) -> None:
     """Run a cluster in a box and play a short working day on it.
 

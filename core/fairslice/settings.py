@@ -49,6 +49,7 @@ class Address(NamedTuple):
 
 _LISTEN = Address("0.0.0.0", 9443)
 _STATUS_LISTEN = Address("127.0.0.1", 8080)
+_HEALTH_LISTEN = Address("127.0.0.1", 8081)
 _DATA_DIR = Path(".fairslice")
 
 
@@ -79,6 +80,7 @@ class Settings:
     listen: Address = _LISTEN
     advertise: str | None = None
     status_listen: Address = _STATUS_LISTEN
+    health_listen: Address = _HEALTH_LISTEN
     data_dir: Path = _DATA_DIR
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.AUTO
@@ -154,6 +156,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "listen": _address,
     "advertise": _base_url,
     "status_listen": _address,
+    "health_listen": _address,
     "data_dir": Path,
     "log_level": _one_of(LogLevel),
     "log_format": _one_of(LogFormat),

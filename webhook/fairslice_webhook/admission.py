@@ -1,0 +1,163 @@
+"""One review, from bytes to bytes: decide, ask the ledger at most once, conclude, try, answer."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+from fairslice import messages
+from fairslice_queue.ledger import Ledger, LedgerUnavailable, Outcome
+from fairslice_webhook.audit import AuditSink
+from fairslice_webhook.decide import LedgerAnswer, Phase, conclude, decide, without_ledger
+from fairslice_webhook.decision import (
+    Answer,
+    Attach,
+    Bind,
+    BindPod,
+    Book,
+    Denial,
+    Peek,
+    PeekReplicas,
+    Wish,
+)
+from fairslice_webhook.metrics import WebhookMetrics
+from fairslice_webhook.patching import InapplicablePatch, apply
+from fairslice_webhook.review import Review, decode_review, encode_response
+from fairslice_webhook.view import Call, View
+
+__all__ = ["Admission"]
+
+_log = logging.getLogger(__name__)
+
+
+def _fresh_call() -> Call:
+    return Call(
+        now=time.time(),
+        booking="b" + secrets.token_hex(10),
+        pod="p" + secrets.token_hex(10),
+    )
+
+
+class Admission:
+    """Answers reviews from the newest view. No Kubernetes call, at most one of the ledger's."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        metrics: WebhookMetrics,
+        sink: AuditSink,
+        *,
+        call: Callable[[], Call] = _fresh_call,
+    ) -> None:
+        self._ledger = ledger
+        self._metrics = metrics
+        self._sink = sink
+        self._call = call
+
+    async def answer(self, body: bytes, view: View, phase: Phase, within: float) -> bytes:
+        """Answer a review within so many seconds of now.
+
+        Raises ReviewError for what is none.
+        """
+        started = time.perf_counter()
+        review = decode_review(body)
+        decision = decide(review, view, self._call(), phase)
+        if not isinstance(decision, Answer):
+            decision = await self._ask(decision, within)
+        answer = self._tried(review, decision)
+        self._count(review, phase, answer, time.perf_counter() - started)
+        denial = answer.denial
+        return encode_response(
+            review.uid,
+            allowed=denial is None,
+            patch=answer.ops if denial is None else (),
+            warnings=tuple(answer.warnings),
+            code=denial.code if denial is not None else 0,
+            reason=denial.reason if denial is not None else "",
+            message=denial.message if denial is not None else "",
+        )
+
+    async def _ask(self, wish: Wish, within: float) -> Answer:
+        try:
+            async with asyncio.timeout(within):
+                outcome = await self._grant(wish)
+        except (LedgerUnavailable, TimeoutError) as error:
+            self._metrics.ledger_away.inc()
+            if isinstance(wish, Book):
+                self._metrics.bookings.labels(wish.request.booking.ref.kind, "unavailable").inc()
+            _log.debug("answered without the ledger: %s", error)
+            return without_ledger(wish)
+        if isinstance(wish, Book) and isinstance(outcome, Outcome):
+            self._count_booking(wish, outcome)
+        return conclude(wish, outcome)
+
+    async def _grant(self, wish: Wish) -> LedgerAnswer:
+        ledger = self._ledger
+        match wish:
+            case Book():
+                return await ledger.book(wish.request)
+            case Attach():
+                return await ledger.attach(
+                    wish.booking,
+                    owner_uid=wish.owner_uid,
+                    team=wish.team,
+                    pod=wish.pod,
+                    now=wish.now,
+                )
+            case Bind():
+                return await ledger.bind(
+                    wish.booking,
+                    namespace=wish.namespace,
+                    kind=wish.kind,
+                    name=wish.name,
+                    uid=wish.uid,
+                )
+            case BindPod():
+                return await ledger.bind_pod(
+                    wish.booking, pod=wish.pod, uid=wish.uid, name=wish.name
+                )
+            case Peek() | PeekReplicas():
+                return await ledger.held(wish.team)
+
+    def _tried(self, review: Review, answer: Answer) -> Answer:
+        """Apply the patch to the object first: one that doesn't apply is never sent.
+
+        The API server would fail the request whatever the failurePolicy. Work that holds no
+        booking passes unchanged instead; work that does must not be stored unpatched.
+        """
+        if not answer.ops or answer.denial is not None:
+            return answer
+        try:
+            apply(answer.ops, review.object)
+        except InapplicablePatch as error:
+            self._metrics.inapplicable.inc()
+            _log.error(
+                "no patch for %s %s/%s: %s",
+                review.kind.kind,
+                review.namespace,
+                review.name,
+                error,
+            )
+            if not answer.strict:
+                return Answer((), answer.warnings, records=answer.records)
+            return Answer(denial=Denial(messages.patch_inapplicable(), 500, "InternalError"))
+        return answer
+
+    def _count(self, review: Review, phase: Phase, answer: Answer, seconds: float) -> None:
+        outcome = "denied" if answer.denial else "patched" if answer.ops else "allowed"
+        metrics = self._metrics
+        metrics.requests.labels(phase.value, review.kind.kind, review.operation, outcome).inc()
+        metrics.duration.labels(phase.value).observe(seconds)
+        for record in answer.records:
+            metrics.audit.labels(record.feature, record.outcome).inc()
+        # A dry run leaves no trace.
+        if answer.records and not review.dry_run:
+            self._sink.keep(answer.records)
+
+    def _count_booking(self, wish: Book, outcome: Outcome) -> None:
+        kind = wish.request.booking.ref.kind
+        self._metrics.bookings.labels(kind, outcome.verdict.value).inc()
+        option = outcome.option
+        if option is not None and option.rename:
+            self._metrics.rewrites.labels(option.pool, option.mode).inc()
