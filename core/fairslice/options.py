@@ -349,30 +349,36 @@ def _no_option(wish: _Wish, name: str, offers: Sequence[Offer], open_offers: lis
 
 def describe(option: Option) -> str:
     """Word an option for a warning: what it is, its memory, its isolation."""
+    return " and ".join(_describe(option, name, units) for name, units in option.units.items())
+
+
+def _describe(option: Option, name: str, units: int) -> str:
     model, _, variant = option.product.partition(":")
-    model = model.replace("-", " ")
-    *profiles, share = variant.split(":") if variant else ("",)
-    parts = share.split("/") if "/" in share else []
-    memory = f", {option.memory_mib / 1024:.3g} GiB" if option.memory_mib else ""
-    name, units = next(iter(option.units.items()))
+    profile, replicas = _variant(variant)
+    card = _with_article(model.replace("-", " "))
     short = name.removeprefix("nvidia.com/")
     times = f"{units} × " if units > 1 else ""
-    if option.mode == SharingMode.WHOLE:
-        return f"{units} whole {model}" if units > 1 else f"a whole {model}"
-    if option.mode == SharingMode.MIG:
-        slice_name = short if short != "gpu" else f"{share} as nvidia.com/gpu"
-        return f"{times}{slice_name}: hardware-isolated slice of a {model}{_size(name, share)}"
-    of = f"{profiles[0]} of a {model}" if profiles else f"a {model}"
     if short.startswith("mig-"):
-        of = f"{short.removesuffix('.shared')} of a {model}"
-    replicas = parts[1] if parts else "several"
+        profile = short.removeprefix("mig-").removesuffix(".shared")
+    if profile and option.mode not in _REPLICAS:
+        size = profile.partition("g.")[2].partition("gb")[0]
+        given = short if short.startswith("mig-") else f"{profile} as {name}"
+        return f"{times}{given}: hardware-isolated slice of {card}, {size} GB"
+    if option.mode == SharingMode.WHOLE:
+        return f"{units if units > 1 else 'a'} whole {model.replace('-', ' ')}"
+    of = f"slice {profile} of {card}" if profile else card
+    share = f"{times}1 of {replicas or 'several'}"
     if option.mode == SharingMode.MPS:
-        return f"{times}1 of {replicas} MPS shares of {of}{memory}: no fault isolation"
-    return f"{times}1 of {replicas} time-slices of {of}: no memory isolation"
+        memory = f", {option.memory_mib / 1024:.3g} GiB" if option.memory_mib else ""
+        return f"{share} MPS shares of {of}{memory}: no fault isolation"
+    return f"{share} time-slices of {of}: no memory isolation"
 
 
-def _size(name: str, profile: str) -> str:
-    text = name if "mig-" in name else profile
-    _, _, tail = text.partition("g.")
-    number = tail.partition("gb")[0]
-    return f", {number} GB" if number.isdigit() else ""
+def _variant(text: str) -> tuple[str, str]:
+    """Take `1g.5gb:1/2` apart: profile and number of replicas, each possibly empty."""
+    profile, _, replicas = text.rpartition("1/")
+    return (profile.rstrip(":"), replicas) if "1/" in text else (text, "")
+
+
+def _with_article(model: str) -> str:
+    return f"an {model}" if model.startswith(("A", "NVIDIA", "H")) else f"a {model}"

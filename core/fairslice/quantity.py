@@ -40,7 +40,7 @@ def parse_quantity(text: str) -> Fraction:
         shown = text if len(text) <= 20 else text[:20] + "…"
         raise QuantityError(f"{shown!r} is not a quantity such as 1, 500m or 20Gi")
     suffix = match["suffix"] or ""
-    if suffix[:1] in ("e", "E") and len(suffix) > 1:
+    if suffix not in _SUFFIX:
         exponent = int(suffix[1:])
         if abs(exponent) > _MAX_EXPONENT:
             raise QuantityError(f"{text!r}: exponent out of range")
