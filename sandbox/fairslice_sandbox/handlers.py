@@ -10,6 +10,7 @@ from .api import APPLY, Api
 from .errors import ApiError, bad_request, method_not_allowed
 from .pages import Pages
 from .patching import decode_body
+from .protobuf import MEDIA_TYPE, decode_protobuf
 from .rbac import Access, Authorizer
 from .reviews import REVIEWS, answer
 from .selectors import field_matcher, label_matcher
@@ -336,7 +337,7 @@ class Handlers:
 
     async def _delete_arguments(self, request: web.Request) -> dict[str, Any]:
         body = await request.read()
-        options: Obj = (decode_body(body) if body else None) or {}
+        options: Obj = (_decoded(request, body) if body else None) or {}
         query = request.query
         grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
         orphan = options.get("orphanDependents")
@@ -370,15 +371,16 @@ class Handlers:
         return json_response(review, 201)
 
 
+def _decoded(request: web.Request, body: bytes) -> Any:
+    return decode_protobuf(body) if request.content_type == MEDIA_TYPE else decode_body(body)
+
+
 async def _object(request: web.Request) -> Obj:
-    if "protobuf" in request.content_type:
-        message = "the body of the request was in an unknown format - accepted media types include:"
-        raise ApiError(415, "UnsupportedMediaType", f"{message} application/json")
     body = await request.read()
     if len(body) > _MAX_BODY:
         limit = f"limit is {_MAX_BODY}"
         raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: {limit}")
-    obj = decode_body(body)
+    obj = _decoded(request, body)
     if not isinstance(obj, dict):
         raise bad_request("the body of the request is not an object")
     return obj
