@@ -78,6 +78,7 @@ async def uninstall(
     await _open_gates(client, report)
     for plural in (TeamSpec.plural, SharingPolicySpec.plural):
         await _remove(client, f"{_DEFINITIONS}/{plural}.{GROUP}", report)
+        await _wait_gone(client, f"{_DEFINITIONS}/{plural}.{GROUP}", report)
     await _remove(client, _PRIORITIES, report, _OURS)
     for account in (WEBHOOK_ACCOUNT, QUEUE_ACCOUNT):
         await _remove(client, f"{_RBAC}/clusterrolebindings/{account}", report)
@@ -199,11 +200,15 @@ async def _remove(
     params = {"labelSelector": selector} if selector else None
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     try:
-        await client.delete(path, body, params)
+        answer = await client.delete(path, body, params)
     except NotFound:
         return
     shown = path.rpartition("/v1/")[2]
-    report.removed.append(f"{shown} ({selector})" if selector else shown)
+    if not selector:
+        report.removed.append(shown)
+        return
+    for raw in json.decode(answer, type=_RawList).items or ():
+        report.removed.append(f"{shown}/{json.decode(raw, type=_Item).metadata.name}")
 
 
 async def _wait_gone(client: KubeClient, path: str, report: UninstallReport) -> None:

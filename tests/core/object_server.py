@@ -44,9 +44,13 @@ class ObjectServer:
             case "DELETE" if path in self.objects:
                 return web.json_response(self.objects.pop(path))
             case "DELETE" if self._is_collection(path):
-                for item in self._selected(path, request):
-                    self.objects = {k: v for k, v in self.objects.items() if v is not item}
-                return web.json_response({})
+                gone = self._selected(path, request)
+                self.objects = {
+                    key: item
+                    for key, item in self.objects.items()
+                    if not any(item is each for each in gone)
+                }
+                return web.json_response({"items": gone})
         return await status(404, f"{path} not found", "NotFound")(request)
 
     def _is_collection(self, path: str) -> bool:
