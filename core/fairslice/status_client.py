@@ -34,7 +34,7 @@ async def fetch(url: str, path: str, params: Mapping[str, str] | None = None) ->
         ):
             body = await response.read()
             if response.status != 200:
-                raise StatusUnavailable(f"{whole} answered {response.status}")
+                raise StatusUnavailable(f"{whole} answered {response.status}{_reason(body)}")
         answer = json.decode(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         if isinstance(error, StatusUnavailable):
@@ -46,6 +46,14 @@ async def fetch(url: str, path: str, params: Mapping[str, str] | None = None) ->
         raise StatusUnavailable(f"{whole} did not answer with JSON") from None
     rows = answer.get("items", []) if isinstance(answer, dict) else answer
     return rows if isinstance(rows, list) else []
+
+
+def _reason(body: bytes) -> str:
+    try:
+        answer = json.decode(body)
+    except DecodeError:
+        return ""
+    return f": {answer['error']}" if isinstance(answer, dict) and "error" in answer else ""
 
 
 def print_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
