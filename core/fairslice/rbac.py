@@ -58,6 +58,7 @@ def _webhook_rules() -> list[Rule]:
 def _webhook_home_rules() -> list[Rule]:
     return [
         _rule("", ("secrets",), (*_READ, "create", "update", "patch")),  # its certificate
+        _rule("discovery.k8s.io", ("endpointslices",), _READ),  # which replicas there are
         _rule("coordination.k8s.io", ("leases",), (*_READ, "create", "update", "patch", "delete")),
     ]
 
