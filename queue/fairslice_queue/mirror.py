@@ -19,6 +19,7 @@ class Mirror:
         self.books = Books()
         self._ledger = ledger
         self._on_change = on_change
+        self._generation = ""
         self._sequence: tuple[int, int] = (0, 0)
         self._position = "0-0"
 
@@ -51,7 +52,9 @@ class Mirror:
 
     def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            if _number(change.sequence) <= self._sequence:
+            generation, number = _parts(change.sequence)
+            # Of books that were lost meanwhile, or read by another call already.
+            if generation != self._generation or number <= self._sequence:
                 continue
             self._move_to(change.sequence)
             if change.booking is None:
@@ -62,9 +65,11 @@ class Mirror:
 
     def _move_to(self, position: str) -> None:
         self._position = position
-        self._sequence = _number(position)
+        self._generation, self._sequence = _parts(position)
 
 
-def _number(sequence: str) -> tuple[int, int]:
-    milliseconds, _, counter = sequence.partition("-")
-    return int(milliseconds or 0), int(counter or 0)
+def _parts(position: str) -> tuple[str, tuple[int, int]]:
+    """Split `generation/milliseconds-counter`; the books' first position has no entry yet."""
+    generation, _, entry = position.rpartition("/")
+    milliseconds, _, counter = entry.partition("-")
+    return generation, (int(milliseconds or 0), int(counter or 0))
