@@ -99,11 +99,11 @@ class Handlers:
 
     async def _get(self, request: web.Request, target: Target, user: UserInfo) -> web.Response:
         if target.subresource == "log":
-            pod = self._api.read(target.resource, target.namespace or "", target.name)
+            pod = self._api.storage.read(target.resource, target.namespace or "", target.name)
             return web.Response(text=_log_of(pod))
         if target.subresource not in ("", "status", "scale", "ephemeralcontainers", "resize"):
             raise method_not_allowed(target.resource.plural)
-        found = self._api.read(
+        found = self._api.storage.read(
             target.resource, target.namespace or "", target.name, target.subresource
         )
         return json_response(self._shower(request, target)(found))
@@ -114,7 +114,7 @@ class Handlers:
         if token := query.get("continue"):
             objects, meta = self._pages.resume(token, limit)
         else:
-            found = self._api.list_of(
+            found = self._api.storage.list(
                 resource,
                 target.namespace or None,
                 query.get("labelSelector", ""),
@@ -282,7 +282,7 @@ class Handlers:
 
     def _answered(self, target: Target, written: Obj) -> Obj:
         """Give what a write to a subresource answers."""
-        return self._api.scale(target.resource, written) if (
+        return self._api.storage.scale(target.resource, written) if (
             target.subresource == "scale") else written  # fmt: skip
 
     async def _delete(self, request: web.Request, target: Target, user: UserInfo) -> web.Response:
@@ -311,7 +311,7 @@ class Handlers:
     ) -> web.Response:
         asked = await self._delete_arguments(request)
         query = request.query
-        found = self._api.list_of(
+        found = self._api.storage.list(
             target.resource,
             target.namespace or None,
             query.get("labelSelector", ""),

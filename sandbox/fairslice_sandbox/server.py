@@ -55,9 +55,7 @@ class ApiServer:
             raise
         bound = self._runner.addresses[0]
         self.url = f"https://{host}:{bound[1]}"
-        for namespace in self.store.list("namespaces"):
-            self.api.publish_ca(namespace["metadata"]["name"], self.authority.pem.decode())
-        self.api.ca = self.authority.pem.decode()
+        self.api.storage.trust(self.authority.pem.decode())
         return self.url
 
     async def stop(self) -> None:

@@ -71,7 +71,7 @@ async def watch(api: Api, request: WatchRequest, show: Show) -> AsyncIterator[Ob
             try:
                 for event in await _next(subscription, pause):
                     for kind, obj in _seen(event, request):
-                        shown = api.shown(request.resource, obj)
+                        shown = api.storage.shown(request.resource, obj)
                         yield {"type": kind, "object": show(shown)}
             except ApiError as error:
                 yield {"type": "ERROR", "object": error.status()}
@@ -82,7 +82,7 @@ async def watch(api: Api, request: WatchRequest, show: Show) -> AsyncIterator[Ob
 
 def _snapshot(api: Api, request: WatchRequest) -> list[Obj]:
     found = api.store.list(request.resource.stored_as, request.namespace or None)
-    return [api.shown(request.resource, obj) for obj in found if request.selects(obj)]
+    return [api.storage.shown(request.resource, obj) for obj in found if request.selects(obj)]
 
 
 async def _next(subscription: Subscription, seconds: float) -> list[Event]:
