@@ -26,7 +26,7 @@ async def served_serial(host: str, port: int, *, time_limit: float = 2.0) -> int
     """Return the serial of the certificate served there; None if nobody listens.
 
     Nothing is trusted and nothing sent: the certificate is only looked at. Raises `OSError`
-    or `TimeoutError` if that fails.
+    or `TimeoutError` if that fails, `ValueError` if it is no certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -59,12 +59,11 @@ class ProbedReplicas:
         """Return the serials served; None if it could not be seen of every replica."""
         try:
             async with asyncio.TaskGroup() as group:
-                probes = [
-                    served_serial(host, port, time_limit=self._time_limit)
+                tasks = [
+                    group.create_task(served_serial(host, port, time_limit=self._time_limit))
                     for host, port in await self._addresses()
                 ]
-                tasks = [group.create_task(probe) for probe in probes]
-        except* (OSError, TimeoutError, UnavailableError):
+        except* (OSError, TimeoutError, ValueError, UnavailableError):
             pass
         else:
             return frozenset(serial for task in tasks if (serial := task.result()) is not None)

@@ -202,7 +202,10 @@ class CertificateRotator:
         served = self.serving.served
         chain = served.chain if served and not _trust_is_elsewhere(secret) else ()
         here = {each.ref for each in found}
-        wanted = next_step(data, _published(found), None, self.clock.now(), self.policy).bundle
+        now = self.clock.now()
+        wanted = next_step(data, _published(found), None, now, self.policy).bundle
+        if served and served.not_after <= now:
+            problem = problem or "the certificate has expired"
         return CertificateStatus(
             serial=served.serial if served else None,
             not_after=served.not_after if served else None,

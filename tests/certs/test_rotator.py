@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from fairslice_certs.directory import DirectoryStore
+from fairslice_certs.inject import ConfigurationRef, PatchOperation, WebhookConfiguration
 from fairslice_certs.replicas import OwnReplica, ProbedReplicas
 from fairslice_certs.rotation import CertificatePolicy
 from fairslice_certs.rotator import CertificateRotator
-from fairslice_certs.secret import SecretStore
+from fairslice_certs.secret import SecretData, SecretStore, StoredSecret
 from fairslice_certs.serving import ServingContext
 
 from .world import (
@@ -164,6 +166,53 @@ async def test_a_rival_between_read_and_write_is_respected(world: World) -> None
     assert world.store.data == theirs
 
 
+async def test_a_leader_that_slept_through_a_rotation_does_no_harm(world: World) -> None:
+    rival = world.rotator(policy=QUICK)
+    slept = False
+
+    async def minutes_pass(minutes: int) -> None:
+        for _ in range(minutes):
+            world.clock.time += timedelta(minutes=1)
+            await rival.look()
+
+    await rival.look()
+    await minutes_pass(18)
+
+    async def sleep_once() -> None:
+        nonlocal slept
+        if not slept:
+            slept = True
+            await minutes_pass(4)
+
+    class Configurations(MemoryConfigurations):
+        async def get(self, ref: ConfigurationRef) -> WebhookConfiguration | None:
+            found = await world.configurations.get(ref)
+            if ref == VALIDATING:
+                await sleep_once()
+            return found
+
+        async def patch(self, ref: ConfigurationRef, patch: Sequence[PatchOperation]) -> None:
+            await world.configurations.patch(ref, patch)
+
+    class Store(MemoryStore):
+        async def get(self) -> StoredSecret | None:
+            found = await world.store.get()
+            await sleep_once()
+            return found
+
+        async def replace(self, data: SecretData, version: str) -> None:
+            await world.store.replace(data, version)
+
+    sleeper = world.rotator(policy=QUICK, store=Store())
+    sleeper.configurations = Configurations()
+    sleeper.replicas = rival.replicas
+    before = world.configurations.bundles()
+    async with tls_server(rival.serving.context) as port:
+        await sleeper.look()
+        assert world.configurations.bundles() != before
+        await world.verify(port)
+
+
 async def test_an_emptied_secret_is_repaired_while_clients_go_on(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,6 +262,7 @@ async def test_a_users_certificate_is_served_and_published_and_never_written(
     assert world.store.data == theirs
     assert world.store.writes == 1
     assert "the certificate has expired" in caplog.text
+    assert rotator.status.problem == "the certificate has expired"
     async with tls_server(rotator.serving.context) as port:
         await world.verify(port)
 
