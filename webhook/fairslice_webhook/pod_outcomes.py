@@ -11,7 +11,7 @@ from fairslice_queue.ledger import Attachment, BookRequest, Held, Outcome, Verdi
 from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.gpu_work import Refusal
 from fairslice_webhook.judgement import cap_denial, never_fits, presume, reason
-from fairslice_webhook.pod_edits import covers
+from fairslice_webhook.pod_edits import covers, read_assignment
 from fairslice_webhook.pod_plan import PodPlan
 from fairslice_webhook.subject import Notes
 
@@ -24,6 +24,8 @@ def booked(plan: PodPlan, request: BookRequest, outcome: Outcome) -> Answer:
     match outcome.verdict:
         case Verdict.BOOKED:
             option = outcome.option or options[outcome.chosen]
+            if plan.subject.review.dry_run:
+                option = _stamped(plan, options) or option
             if not covers(option, plan.ask):
                 return plan.deny(messages.foreign_booking())
             return plan.answer(plan.booked(outcome.id, option), *_told(plan, option))
@@ -98,19 +100,38 @@ def rewritten(plan: PodPlan) -> Answer:
     """Answer for a pod that nobody counts: rewritten if that is enforced, else left alone."""
     if plan.subject.modes.rewrite is not Mode.ENFORCE or plan.work is None:
         return plan.answer(plan.base)
-    option = plan.work.options[0]
+    option = _stamped(plan, plan.work.options) or plan.work.options[0]
     return plan.answer(plan.booked(plan.subject.booking_id, option), *_told(plan, option))
 
 
 def _unbooked(plan: PodPlan, request: BookRequest, why: str) -> Answer:
     """Gate a pod under an id that the ledger doesn't know: the queue takes it up on sight."""
-    option = _waits_for(request)
+    option = _stamped(plan, request.booking.options) or _waits_for(request)
     edits = plan.gated(plan.subject.booking_id, option)
     return plan.answer(edits, messages.queued(why), *_told(plan, option))
 
 
 def _waits_for(request: BookRequest) -> Option:
     return (request.queued_options or request.booking.options)[0]
+
+
+def _stamped(plan: PodPlan, options: tuple[Option, ...]) -> Option | None:
+    """Find the option that an earlier call stamped, where no ledger knows of it.
+
+    Only the share counts that is among the options anyway; the pod is rewritten to it already,
+    so that it can't be told any more what it was renamed from.
+    """
+    assignment = read_assignment(plan.pod.metadata)
+    if assignment is None or assignment.booking != plan.subject.booking_id:
+        return None
+    found = assignment.option
+    if not covers(found, plan.ask):
+        return None
+    share = (found.pool, found.product, found.mode, found.milli, found.units)
+    for option in options:
+        if (option.pool, option.product, option.mode, option.milli, option.units) == share:
+            return found
+    return None
 
 
 def _told(plan: PodPlan, option: Option) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fairslice import messages, stamps
-from fairslice.booking import Assignment
 from fairslice.kube.objects import Pod
 from fairslice.options import describe
 from fairslice.policy import Team
@@ -25,7 +24,7 @@ from fairslice_webhook.pod_edits import (
     read_assignment,
     render,
 )
-from fairslice_webhook.pod_outcomes import rewritten
+from fairslice_webhook.pod_outcomes import attached_unasked, rewritten
 from fairslice_webhook.pod_plan import PodPlan
 from fairslice_webhook.review import Review
 from fairslice_webhook.subject import Notes, Subject
@@ -82,6 +81,8 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
     attach = _attachment(plan.noting(notes))
     if attach is not None:
         return attach
+    if subject.books and _of_workload(subject) and is_gated(pod.spec) and _is_stamped(subject):
+        return attached_unasked(plan.noting(notes))  # it was refused a moment ago
     plan, work = plan.worked_out()
     _note_work(subject, work, pod, notes)
     plan = plan.noting(notes)
@@ -105,7 +106,7 @@ def _attachment(plan: PodPlan) -> Attach | None:
     controller = subject.controller
     if assignment is None or controller is None or not subject.books:
         return None
-    if subject.stamp(stamps.POD_STAMP) == "" and _is_own_booking(subject, assignment):
+    if subject.stamp(stamps.POD_STAMP) == "" and _is_stamped(subject):
         return None
     return Attach(
         booking=assignment.booking,
@@ -122,9 +123,13 @@ def _of_workload(subject: Subject) -> bool:
     return owner is not None and adapter_for(owner.api_version, owner.kind) is not None
 
 
-def _is_own_booking(subject: Subject, assignment: Assignment) -> bool:
-    """Tell a pod that was booked for itself a moment ago from one that belongs to a workload."""
-    return subject.stamp(stamps.BOOKING) == assignment.booking
+def _is_stamped(subject: Subject) -> bool:
+    """Tell a pod that was given an id of its own a moment ago from one yet to be decided on.
+
+    Forged, it leads to the ledger or into line, as any other pod.
+    """
+    assignment = read_assignment(subject.meta)
+    return assignment is not None and subject.stamp(stamps.BOOKING) == assignment.booking
 
 
 def _guard(subject: Subject, pod: Pod, notes: Notes, *, gpu: bool) -> Answer | None:
