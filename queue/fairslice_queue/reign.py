@@ -194,8 +194,13 @@ class Reign:
         """Do what there is to do. False: the ledger refused a release that was planned."""
         seat = self._seat
         if seat.watch.capacity_changed:
-            await seat.ledger.publish_capacity(seat.epoch, seat.watch.inventory.capacity())
+            # Nodes may change while it is published: then it is to be published again.
             seat.watch.capacity_changed = False
+            try:
+                await seat.ledger.publish_capacity(seat.epoch, seat.watch.inventory.capacity())
+            except LedgerUnavailable:
+                seat.watch.capacity_changed = True
+                raise
         await seat.mirror.follow(0.0)
         await self._reconciler.all_dirty()
         await seat.mirror.follow(0.0)
