@@ -102,7 +102,7 @@ class Strategy:
                 _label_job(obj)
 
     def prepare_update(self, resource: Resource, old: Obj, new: Obj, subresource: str) -> Obj:
-        """Keep what an update may not touch; count the generation."""
+        """Keep what an update may not touch."""
         if subresource == "status":
             kept = {name: value for name, value in old.items() if name != "status"}
             # Built-in kinds let a status update change labels and annotations, custom ones don't.
@@ -126,9 +126,12 @@ class Strategy:
                 meta[field] = old["metadata"][field]
             else:
                 meta.pop(field, None)
-        if "generation" in meta and _content(old) != _content(new):
-            meta["generation"] += 1
         return new
+
+    def count_generation(self, old: Obj, new: Obj) -> None:
+        """Count a change of the content; after the mutating phase, which still sees the old one."""
+        if "generation" in new["metadata"] and _content(old) != _content(new):
+            new["metadata"]["generation"] += 1
 
     def check_create(self, resource: Resource, obj: Obj) -> None:
         """Raises ApiError 422 unless the object may be created."""

@@ -36,7 +36,8 @@ def scale_of(obj: Obj, custom: CustomKind | None) -> Obj:
     """Give the Scale of a scalable object."""
     meta, paths = obj["metadata"], _paths(custom)
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    selector = _dig(obj, paths.get("labelSelectorPath") or "") or _spelled(obj)
+    path = paths.get("labelSelectorPath")
+    selector = _dig(obj, path) if path else _spelled(obj)
     status = {"replicas": _dig(obj, paths["statusReplicasPath"]) or 0}
     if isinstance(selector, str) and selector:
         status["selector"] = selector

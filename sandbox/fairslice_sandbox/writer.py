@@ -188,6 +188,9 @@ class Writer:
         assert request.object is not None
         if request.object is not new:
             new = self._prepared(place, current, clone(request.object))
+        else:
+            new = {**new, "metadata": dict(new["metadata"])}
+        self._strategy.count_generation(current, new)
         self._strategy.check_update(resource, current, new, subresource)
         request.object = new
         await self.admission.validate(request)
@@ -215,6 +218,7 @@ class Writer:
         assert request.object is not None
         new = with_scale(current, request.object, custom)
         new = self._strategy.prepare_update(resource, current, new, "scale")
+        self._strategy.count_generation(current, new)
         self._strategy.check_update(resource, current, new, "scale")
         await self.admission.validate(request)
         return new
