@@ -41,7 +41,7 @@ class Actor:
     async def start_workload(self, facts: WorkloadFacts, booking: Booking, option: Option) -> None:
         """Un-suspend a Job and hand its assignment to its template, in one patch."""
         assignment = json.encode(Assignment(booking=booking.id, option=option)).decode()
-        stamped = {stamps.BOOKING: booking.id, stamps.ASSIGNMENT: assignment}
+        stamped = {stamps.ASSIGNMENT: assignment}
         body = {
             "metadata": {
                 "uid": facts.uid,

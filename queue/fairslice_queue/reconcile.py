@@ -127,11 +127,16 @@ def _not_running(state: State) -> State:
     return state if state.holds else State.RELEASED
 
 
-def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
-    """Compare a pod that has a booking of its own with it."""
-    if pod is None or pod.ended:
-        lingers = booking.group.startswith("StatefulSet ") and booking.state.holds
-        return End(LINGER_SECONDS if lingers and pod is None else 0.0)
+def reconcile_pod(booking: Booking, pod: PodFacts | None, *, rebinds: bool = False) -> Step:
+    """Compare a pod that has a booking of its own with it.
+
+    `rebinds` says that it was deleted for a successor that takes its booking over.
+    """
+    if pod is None:
+        lingers = booking.state.holds and (rebinds or booking.group.startswith("StatefulSet "))
+        return End(LINGER_SECONDS if lingers else 0.0)
+    if pod.ended:
+        return End()
     if booking.state.waits or booking.state is State.HELD:
         if pod.gated:
             return Keep()

@@ -50,6 +50,7 @@ class Reconciler:
         self._pushing = pushing
         self._returning = returning
         self._backoffs: dict[str, tuple[float, int]] = {}
+        self._rebinding: set[str] = set()
 
     @property
     def not_before(self) -> Mapping[str, float]:
@@ -98,7 +99,7 @@ class Reconciler:
                 return
             if pod is not None:
                 self._returning.look_after(booking, pod)
-            step = reconcile_pod(booking, pod)
+            step = reconcile_pod(booking, pod, rebinds=booking.id in self._rebinding)
         else:
             if workload is None and not self._surely_gone(booking):
                 return
@@ -194,6 +195,7 @@ class Reconciler:
         seat.calls.forget(booking.id)
         self._pushing.forget(booking.id)
         self._backoffs.pop(booking.id, None)
+        self._rebinding.discard(booking.id)
         seat.watch.disrupted.pop(booking.id, None)
         seat.watch.forget_gone(booking.ref.uid)
         seat.standing.forget(booking.id)
@@ -213,7 +215,14 @@ class Reconciler:
             return
         if booking.ref.kind == "Pod":
             for pod in list(seat.watch.pods_of(booking.id).values()):
-                await seat.actor.ungate(pod, booking, option)
+                given = pod.assignment.option if pod.assignment is not None else option
+                if given.units == option.units:
+                    await seat.actor.ungate(pod, booking, option)
+                else:
+                    # It was rewritten to another share, for good: its controller makes a new
+                    # one, which takes over what is booked here.
+                    self._rebinding.add(booking.id)
+                    await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, 0)
             return
         workload = seat.watch.workload_of(booking.id)
         if workload is not None:

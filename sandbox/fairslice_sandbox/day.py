@@ -37,7 +37,7 @@ NODES = (
 TEAMS = ("nlp", "cv")
 
 _TRIALS = 5  # of each team
-_PATIENCE = 90.0
+_PATIENCE = 60.0
 _WHOLE = "nvidia.com/gpu"
 
 
@@ -242,6 +242,7 @@ class Day:
             "all Jobs complete",
             lambda: all(_is_complete(self._job(trial)) for trial in self._trials),
         )
+        await asyncio.sleep(0.2)  # the last pods' ends are still on their way to the watcher
         pods = [pod for pod in self._ran.values() if _owner(pod).startswith("trial-")]
         succeeded = sum(1 for pod in pods if pod["status"].get("phase") == "Succeeded")
         self._promise(
@@ -276,10 +277,10 @@ class Day:
                 text = (obj["metadata"].get("annotations") or {}).get(stamps.PREEMPTION)
                 if text:
                     told[obj["metadata"]["name"]] = text
-        for name, pod in self._ran.items():
+        for pod in self._ran.values():
             text = (pod["metadata"].get("annotations") or {}).get(stamps.PREEMPTION)
             if text:
-                told.setdefault(name.partition("/")[2], text)
+                told.setdefault(pod["metadata"]["name"], text)
         return [f"{name}: {text}" for name, text in told.items()]
 
     async def _running(self, person: Person, name: str) -> Obj:

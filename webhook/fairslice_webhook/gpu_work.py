@@ -179,8 +179,11 @@ def book_request(
     )
     if ref.kind != "Pod" or not waits:
         return request
-    only = first_possible(request, team, subject)
-    return msgspec.structs.replace(request, queued_options=(only,))
+    first = first_possible(request, team, subject)
+    # A gated pod's resources are fixed; but one that its controller makes anew when it is
+    # deleted may be let go with any other option by just that.
+    others = tuple(option for option in options if option is not first) if group else ()
+    return msgspec.structs.replace(request, queued_options=(first, *others))
 
 
 def first_possible(request: BookRequest, team: Team, subject: Subject) -> Option:
