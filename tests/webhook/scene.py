@@ -315,6 +315,10 @@ class Kept:
         self.records.extend(records)
 
 
+# Ids are new for every cluster: books on one server may outlive a test's.
+_numbers = itertools.count()
+
+
 @dataclass
 class Cluster:
     """Submits things through the webhook as an API server would."""
@@ -323,14 +327,13 @@ class Cluster:
     view: View
     sink: Kept = field(default_factory=Kept)
     now: float = NOW
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.metrics = WebhookMetrics(CollectorRegistry())
         self.admission = Admission(self.ledger, self.metrics, self.sink, call=self._call)
 
     def _call(self) -> Call:
-        number = next(self._numbers)
+        number = next(_numbers)
         return Call(self.now, f"b{number:020x}", f"p{number:020x}")
 
     async def call(
@@ -340,7 +343,7 @@ class Cluster:
         response = json.loads(raw)["response"]
         patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
         assert ("patch" in response) == ("patchType" in response)
-        changed = jsonpatch.apply_patch(deepcopy(dict(obj)), patch)
+        changed = jsonpatch.apply_patch(json.loads(json.dumps(obj)), patch)
         status = response.get("status", {})
         for text in (*response.get("warnings", []), status.get("message", "")):
             assert len(text) <= 256
@@ -376,9 +379,9 @@ class Cluster:
         assert again.patch == []
         stored = deepcopy(first.obj)
         meta = stored["metadata"]
-        meta["uid"] = f"uid-{next(self._numbers)}"
+        meta["uid"] = f"uid-{next(_numbers)}"
         if not meta.get("name"):
-            meta["name"] = f"{meta['generateName']}{next(self._numbers):05x}"
+            meta["name"] = f"{meta['generateName']}{next(_numbers):05x}"
         checked = await self.validate(stored, user)
         if not checked.allowed:
             return checked

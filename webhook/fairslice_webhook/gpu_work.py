@@ -142,7 +142,9 @@ def book_request(
     else:
         waits = True
     waits = waits and queues
-    constrained = is_constrained(spec)
+    # What lies on one node together is more than the ledger can tell.
+    mixed = any(len(option.units) > 1 for option in options)
+    constrained = mixed or is_constrained(spec)
     group, revision = rollout_of(subject.meta) if ref.kind == "Pod" else ("", "")
     booking = Booking(
         id=subject.booking_id,

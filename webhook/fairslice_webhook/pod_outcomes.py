@@ -30,7 +30,8 @@ def booked(plan: PodPlan, request: BookRequest, outcome: Outcome) -> Answer:
                 return plan.deny(messages.foreign_booking())
             return plan.answer(plan.booked(outcome.id, option), *_told(plan, option))
         case Verdict.QUEUED:
-            option = outcome.option or _waits_for(request)
+            # Of several that it may be let go with, a pod keeps what it was rewritten to.
+            option = outcome.option or _stamped(plan, options) or _waits_for(request)
             if not covers(option, plan.ask):
                 return plan.deny(messages.foreign_booking())
             why = reason(outcome, plan.team.name, options)
