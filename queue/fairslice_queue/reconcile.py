@@ -8,7 +8,16 @@ from fairslice import stamps
 from fairslice.booking import Booking, State
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 
-__all__ = ["End", "Fix", "Keep", "Requeue", "Settle", "reconcile_pod", "reconcile_workload"]
+__all__ = [
+    "LINGER_SECONDS",
+    "End",
+    "Fix",
+    "Keep",
+    "Requeue",
+    "Settle",
+    "reconcile_pod",
+    "reconcile_workload",
+]
 
 # A StatefulSet's pod, or one of a Deployment with strategy Recreate, is deleted before its
 # successor is made; its units are kept this long for it.
@@ -127,13 +136,10 @@ def _not_running(state: State) -> State:
     return state if state.holds else State.RELEASED
 
 
-def reconcile_pod(booking: Booking, pod: PodFacts | None, *, rebinds: bool = False) -> Step:
-    """Compare a pod that has a booking of its own with it.
-
-    `rebinds` says that it was deleted for a successor that takes its booking over.
-    """
+def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
+    """Compare a pod that has a booking of its own with it."""
     if pod is None:
-        lingers = booking.state.holds and (rebinds or booking.group.startswith("StatefulSet "))
+        lingers = booking.state.holds and booking.group.startswith("StatefulSet ")
         return End(LINGER_SECONDS if lingers else 0.0)
     if pod.ended:
         return End()

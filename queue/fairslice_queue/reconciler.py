@@ -13,8 +13,10 @@ from fairslice_queue.acting import path_of
 from fairslice_queue.adoption import Adopter
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.ledger import LINGERS
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconcile import (
+    LINGER_SECONDS,
     End,
     Fix,
     Keep,
@@ -50,7 +52,6 @@ class Reconciler:
         self._pushing = pushing
         self._returning = returning
         self._backoffs: dict[str, tuple[float, int]] = {}
-        self._rebinding: set[str] = set()
 
     @property
     def not_before(self) -> Mapping[str, float]:
@@ -90,6 +91,8 @@ class Reconciler:
         if booking is None:
             await self._adopt(workload, pods, now)
             return
+        if booking.reason == LINGERS:
+            return
         if not booking.bound:
             await self._confirm(booking, workload, pods)
             return
@@ -99,7 +102,7 @@ class Reconciler:
                 return
             if pod is not None:
                 self._returning.look_after(booking, pod)
-            step = reconcile_pod(booking, pod, rebinds=booking.id in self._rebinding)
+            step = reconcile_pod(booking, pod)
         else:
             if workload is None and not self._surely_gone(booking):
                 return
@@ -195,7 +198,6 @@ class Reconciler:
         seat.calls.forget(booking.id)
         self._pushing.forget(booking.id)
         self._backoffs.pop(booking.id, None)
-        self._rebinding.discard(booking.id)
         seat.watch.disrupted.pop(booking.id, None)
         seat.watch.forget_gone(booking.ref.uid)
         seat.standing.forget(booking.id)
@@ -219,14 +221,27 @@ class Reconciler:
                 if given.units == option.units:
                     await seat.actor.ungate(pod, booking, option)
                 else:
-                    # It was rewritten to another share, for good: its controller makes a new
-                    # one, which takes over what is booked here.
-                    self._rebinding.add(booking.id)
-                    await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, 0)
+                    await self._rebind(booking, pod)
             return
         workload = seat.watch.workload_of(booking.id)
         if workload is not None:
             await seat.actor.start_workload(workload, booking, option)
+
+    async def _rebind(self, booking: Booking, pod: PodFacts) -> None:
+        """Have a gated pod that was rewritten to another share, for good, made anew.
+
+        What it is given now lingers for the successor, which its controller makes as soon as
+        the pod is gone. Raises ApiError.
+        """
+        seat = self._seat
+        try:
+            await seat.ledger.end(
+                seat.epoch, booking.id, linger_seconds=LINGER_SECONDS, now=seat.clock()
+            )
+        except LedgerUnavailable as error:
+            _log.warning("%s keeps its share: %s", booking.ref, error)
+            return
+        await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, 0)
 
     async def _label(self, booking: Booking, workload: WorkloadFacts, state: State) -> None:
         await self._seat.actor.label_state(

@@ -37,6 +37,7 @@ NODES = (
 TEAMS = ("nlp", "cv")
 
 _TRIALS = 5  # of each team
+_SURGE = 8
 _PATIENCE = 60.0
 _WHOLE = "nvidia.com/gpu"
 
@@ -151,7 +152,7 @@ class Day:
 
     async def _training(self) -> None:
         """Trainings get whole GPUs."""
-        self._tell.chapter("Training: two whole GPUs of one model")
+        self._tell.chapter("Training: whole GPUs, two of one model or one")
         await self._submit(self._bob, "training.yaml", "starts a training on 2 GPUs")
         pod = await self._job_pod(self._bob, "segmentation")
         self._promise(
@@ -159,6 +160,8 @@ class Day:
             _limits(pod) == {_WHOLE: "2"},
             f"limits are {_limits(pod)}, on node {pod['spec'].get('nodeName')}",
         )
+        await self._submit(self._bob, "day/bare-pod.yaml", "explores in a pod of its own")
+        await self._running(self._bob, "explorer")
 
     async def _refusals(self) -> None:
         """What can't be is said at once."""
@@ -184,7 +187,7 @@ class Day:
 
     async def _rush(self) -> None:
         """Both teams send an array of small Jobs."""
-        self._tell.chapter(f"Rush hour: {2 * _TRIALS} small Jobs for the two GPUs that are left")
+        self._tell.chapter(f"Rush hour: {2 * _TRIALS} small Jobs for the one GPU that is left")
         (trial,) = manifests(self._examples / "day" / "trial.yaml")
         for number in range(2 * _TRIALS):
             person = self._alice if number % 2 else self._bob
@@ -206,22 +209,19 @@ class Day:
 
     async def _surge(self) -> None:
         """Production needs more; others make room and come back."""
-        self._tell.chapter("Surge: production needs six replicas at once")
-        await self._submit(
-            self._alice, "day/bare-pod.yaml", "starts an exploration, to be restarted"
-        )
+        self._tell.chapter(f"Surge: production needs {_SURGE} replicas at once")
         path = "/apis/apps/v1/namespaces/nlp/deployments/chat"
-        await self._alice.patch(path, {"spec": {"replicas": 6}})
-        self._tell.does(self._alice.name, "scales the model to 6 replicas")
-        pods = await self._replicas(6)
+        await self._alice.patch(path, {"spec": {"replicas": _SURGE}})
+        self._tell.does(self._alice.name, f"scales the model to {_SURGE} replicas")
+        pods = await self._replicas(_SURGE)
         kinds = sorted({next(iter(_limits(pod))) for pod in pods})
         pushed = await self._until("somebody makes room", self._pushed_out)
         for text in pushed[:3]:
             self._tell.happens(text)
         self._promise(
             "Production goes before everything else, up to its team's limit",
-            len(pods) == 6,
-            f"6 replicas run on {', '.join(kinds)}",
+            len(pods) == _SURGE,
+            f"{_SURGE} replicas run on {', '.join(kinds)}",
         )
         self._promise("Who is pushed out is told by whom, and why", bool(pushed), pushed[0][:90])
         await self._alice.patch(path, {"spec": {"replicas": 1}})
@@ -236,8 +236,13 @@ class Day:
             _limits(pod) == {_WHOLE: "2"},
             f"pod {pod['metadata']['name']} runs on {pod['spec'].get('nodeName')}",
         )
-        await self._running(self._alice, "explorer")
-        self._promise("The bare pod that asked for it is restarted", True, "pod explorer runs")
+        pod = await self._running(self._bob, "explorer")
+        restarts = pod["metadata"]["annotations"].get(stamps.RESTARTS, "0")
+        self._promise(
+            "The bare pod that asked for it is restarted",
+            restarts == "1",
+            f"pod explorer runs, restarts: {restarts}",
+        )
         done = await self._until(
             "all Jobs complete",
             lambda: all(_is_complete(self._job(trial)) for trial in self._trials),
