@@ -22,12 +22,15 @@ T = TypeVar("T")
 Client = Redis | RedisCluster
 
 # redis-py's defaults (10 retries of 5 s, redis-py#261) can hold a caller for a minute and run
-# a script eight times. One short try; what is tried again is the caller's to say.
-_CONNECT_SECONDS = 0.3
-_SOCKET_SECONDS = 0.5
+# a script eight times. One short try; what is tried again is the caller's to say. Each call has
+# its own time limit; those of the sockets are there for what it doesn't reach.
 _CALL_SECONDS = 0.25
-_CONNECTIONS = 32
+_CONNECT_SECONDS = 0.3
+_SOCKET_SECONDS = 5.0
+# Redis does one thing at a time; more connections only make a worse rush at the start.
+_CONNECTIONS = 16
 _WAIT_MARGIN_SECONDS = 1.0
+_CANCEL_SECONDS = 0.05
 _AWAY = "Redis is away; it is tried again shortly"
 
 _DOWN = (
@@ -141,7 +144,17 @@ class RedisConnection:
         """Run a command that blocks up to `seconds`; never as a probe. Raises RedisUnavailable."""
         if self.breaker.open:
             raise RedisUnavailable(_AWAY)
-        return await self._run(command, self.blocking, seconds + _WAIT_MARGIN_SECONDS)
+        limit = seconds + _WAIT_MARGIN_SECONDS
+        task = asyncio.ensure_future(self._run(command, self.blocking, limit))
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            # Once is not enough: see _run.
+            while not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
+            raise
+        return task.result()
 
     def _check(self) -> None:
         if not self.breaker.admits(time.monotonic()):
@@ -152,6 +165,8 @@ class RedisConnection:
     ) -> T:
         breaker = self.breaker
         probe = breaker.begin()
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
         try:
             async with asyncio.timeout(seconds):
                 result = await command(client)
@@ -168,6 +183,9 @@ class RedisConnection:
             breaker.abandoned(probe=probe)
             raise
         breaker.succeeded()
+        # redis-py 8.1 can swallow a cancellation that comes while it connects.
+        if task and task.cancelling() > cancelled:
+            raise asyncio.CancelledError
         return result
 
     def _client(
@@ -176,7 +194,7 @@ class RedisConnection:
         arguments: dict[str, Any] = {
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
-            "socket_connect_timeout": _CONNECT_SECONDS,
+            "socket_connect_timeout": max(_CONNECT_SECONDS, self.call_seconds),
             "socket_timeout": socket_seconds,
             **setting.options,
         }

@@ -24,14 +24,13 @@ from fairslice_queue.bookkeeping import (
     Verdict,
 )
 from fairslice_queue.caps import limits_of
-from fairslice_queue.ledger_audit import Totals, differences
 from fairslice_queue.ledger_keys import LedgerKeys
+from fairslice_queue.ledger_reader import LedgerReader
 from fairslice_queue.ledger_records import (
     ask_of,
     decode_record,
     encode_record,
     object_of,
-    split_record,
 )
 from fairslice_queue.ledger_scripts import LedgerScripts, decode_reply
 
@@ -58,7 +57,6 @@ LINGERS = "kept for its successor"
 
 _ATTACH_SECONDS = 10.0
 _CHUNK = 200
-_CHANGES_AT_MOST = 1000
 # Chunks are short, but on a busy machine not as short as a booking.
 _LONG_SECONDS = 2.0
 
@@ -72,7 +70,7 @@ _outcome = msgspec.json.Decoder(Outcome)
 _accepted = msgspec.json.Decoder(_Accepted)
 
 
-class Ledger:
+class Ledger(LedgerReader):
     """Every method is one round trip and raises LedgerUnavailable when Redis is away.
 
     Exceptions to the one round trip: snapshot, changes, rebuild, expire and audit work in
@@ -88,7 +86,7 @@ class Ledger:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep books on this connection, which stays the caller's. `clock` numbers epochs."""
-        self._scripts = LedgerScripts(redis, keys or LedgerKeys())
+        super().__init__(LedgerScripts(redis, keys or LedgerKeys()))
         self._clock = clock
 
     # For the webhook.
@@ -209,33 +207,9 @@ class Ledger:
             "bind_pod", {"id": booking_id, "pod": pod, "uid": uid, "name": name}
         )
 
-    async def held(self, team: str) -> Held:
-        """Read a team's holdings."""
-        flat = (await self._scripts.run("held", {"team": team}))[1:]
-        parts: dict[str, dict[str, int]] = {kind: {} for kind in "pscur"}
-        for field, amount in zip(flat[::2], flat[1::2], strict=True):
-            kind, _, name = field.decode().partition("|")
-            parts[kind][name] = int(amount)
-        return Held(
-            pools=parts["p"],
-            surge=parts["s"],
-            classes=parts["c"],
-            users=parts["u"],
-            resources=parts["r"],
-        )
-
-    async def get(self, booking_id: str) -> Booking | None:
-        """Read one booking."""
-        reply = await self._scripts.run("get", {"id": booking_id})
-        return decode_record(reply[1]) if len(reply) > 1 and reply[1] is not None else None
-
     async def record_audit(self, entries: Sequence[bytes]) -> None:
         """Keep entries of the audit report (JSON each), about 10,000 of the newest."""
         await self._scripts.run("record_audit", {}, *entries)
-
-    async def audit_entries(self, limit: int = 10_000) -> tuple[bytes, ...]:
-        """Read the newest entries of the audit report, oldest first."""
-        return tuple(await self._scripts.audit_entries(limit))
 
     # For the queue; all that change anything are fenced by the leader's epoch.
 
@@ -243,32 +217,6 @@ class Ledger:
         """Begin a leader's reign: a new epoch, which makes every earlier one stale."""
         reply = await self._scripts.run("lead", {"at_least": int(self._clock() * 1000)})
         return int(decode_reply(reply[0]).epoch)
-
-    async def ready(self) -> bool:
-        """Say whether the books are complete (False after a loss of Redis)."""
-        return await self._scripts.ready()
-
-    async def snapshot(self) -> Snapshot:
-        """Read all bookings.
-
-        Those that change meanwhile come in either state, and again in `changes` after the
-        sequence returned.
-        """
-        sequence, records = await self._scan()
-        return Snapshot(
-            sequence=sequence, bookings=tuple(decode_record(raw) for raw in records.values())
-        )
-
-    async def changes(self, after: str, wait_seconds: float) -> tuple[Change, ...] | None:
-        """Read what changed since; wait for it if nothing did. None: gone too far, resync.
-
-        A booking that changed often comes once, as it now is.
-        """
-        found = await self._changes(after)
-        if found is None or found or wait_seconds <= 0:
-            return found
-        await self._scripts.wait_for_log(after.rpartition("/")[2], wait_seconds)
-        return await self._changes(after)
 
     async def rebuild(
         self, epoch: int, bookings: Sequence[Booking], capacity: Mapping[str, Mapping[str, int]]
@@ -415,50 +363,7 @@ class Ledger:
         """Let an attached pod go, so that another may come in its place. False: not attached."""
         return await self._flag("detach", {"epoch": epoch, "id": booking_id, "pod": pod})
 
-    async def audit(self) -> list[str]:
-        """Recount everything from the bookings and name each total that differs.
-
-        Works beside all other calls. Raises LedgerUnavailable also when bookings change faster
-        than they can be read.
-        """
-        sequence, records = await self._scan()
-        reply = await self._scripts.run("totals", {"after": sequence}, seconds=_LONG_SECONDS)
-        if decode_reply(reply[0]).gone:
-            raise LedgerUnavailable("the books changed too fast for an audit; try again")
-        changed = reply[2]
-        for identity, raw in zip(changed[1::3], changed[2::3], strict=True):
-            records[identity] = raw
-        live = {key.decode(): split_record(raw) for key, raw in records.items() if raw}
-        return differences(live, Totals.read(reply[1]))
-
     # How scripts are called.
-
-    async def _scan(self) -> tuple[str, dict[bytes, bytes]]:
-        sequence = decode_reply((await self._scripts.run("last", {}))[0]).sequence
-        records: dict[bytes, bytes] = {}
-        cursor = 0
-        while True:
-            cursor, found = await self._scripts.scan(cursor, _CHUNK)
-            records.update(found)
-            if cursor == 0:
-                return sequence, records
-
-    async def _changes(self, after: str) -> tuple[Change, ...] | None:
-        reply = await self._scripts.run(
-            "changes", {"after": after, "most": _CHANGES_AT_MOST}, seconds=_LONG_SECONDS
-        )
-        head = decode_reply(reply[0])
-        if head.gone:
-            return None
-        entries = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        return tuple(
-            Change(
-                sequence=f"{head.generation}/{entry.decode()}",
-                id=identity.decode(),
-                booking=decode_record(raw) if raw else None,
-            )
-            for entry, identity, raw in entries
-        )
 
     async def _outcome(self, name: str, request: object, *texts: bytes) -> Outcome:
         return _outcome.decode((await self._scripts.run(name, request, *texts))[0])

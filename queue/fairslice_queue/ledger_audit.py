@@ -1,22 +1,18 @@
 """The recount: all totals and indexes of the ledger, made anew from its bookings."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairslice.booking import Booking, State
-from fairslice_queue.ledger_records import Live
+from fairslice_queue.ledger_records import Live, split_record
 
-__all__ = ["Totals", "differences"]
+__all__ = ["Recount", "read_content"]
 
-Entries = dict[tuple[str, str], str]
-"""(key without prefix, field or member) → value or score, as text."""
-
+_AMOUNTS = ("held:", "placed:")
+_FREE, _CAPACITY, _PODS = "free:", "capacity:", "pods:"
 _RECOUNTED = (
-    "held:",
-    "placed:",
-    "free:",
+    *_AMOUNTS,
+    _FREE,
     "waiting:",
     "tentative:",
     "lingering:",
@@ -27,112 +23,129 @@ _RECOUNTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What Redis holds beside the bookings."""
+class Recount:
+    """What the ledger's keys should hold, by the bookings put in so far.
 
-    derived: Entries
-    capacity: Mapping[str, Mapping[str, int]]
-    attached: frozenset[str]
+    Keys are named without the prefix; their content is field or member → value or score.
+    """
 
-    @classmethod
-    def read(cls, reply: Sequence[Any]) -> "Totals":
-        """Read the answer of totals.lua."""
-        derived: Entries = {}
-        capacity: dict[str, dict[str, int]] = {}
-        attached: set[str] = set()
-        for name, flat in reply:
-            key = name.decode()
-            pairs = [(a.decode(), b.decode()) for a, b in zip(flat[::2], flat[1::2], strict=True)]
-            if key.startswith("capacity:"):
-                capacity[key.removeprefix("capacity:")] = {node: int(n) for node, n in pairs}
-            elif key.startswith("pods:"):
-                attached.add(key.removeprefix("pods:"))
-            elif key.startswith(_RECOUNTED):
-                derived.update({(key, field): value for field, value in pairs})
-        return cls(derived, capacity, frozenset(attached))
+    def __init__(self) -> None:
+        """Begin with no bookings."""
+        self._books: dict[str, tuple[Live, Booking]] = {}
+        self._amounts: dict[str, dict[str, int]] = {}
+        self._entries: dict[str, dict[str, str]] = {}
+
+    def put(self, identity: str, raw: bytes) -> None:
+        """Count a booking as it now is; empty: it ended."""
+        old = self._books.pop(identity, None)
+        if old is not None:
+            self._count(identity, *old, -1)
+        if raw:
+            new = self._books[identity] = split_record(raw)
+            self._count(identity, *new, 1)
+
+    def keys(self) -> set[str]:
+        """Name the keys that should exist."""
+        return {
+            *(key for key, fields in self._amounts.items() if any(fields.values())),
+            *(key for key, fields in self._entries.items() if fields),
+        }
+
+    def differences(self, found: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Name each entry of these keys that the bookings don't bear out.
+
+        The key of what is free needs that of the capacity beside it.
+        """
+        told = []
+        for key, actual in sorted(found.items()):
+            if key.startswith(_PODS):
+                if actual and key.removeprefix(_PODS) not in self._books:
+                    told.append(f"{key}: no such booking")
+                continue
+            if not key.startswith(_RECOUNTED):
+                continue
+            wanted = self._expected(key, found)
+            for field in sorted(wanted.keys() | actual.keys()):
+                a, b = actual.get(field), wanted.get(field)
+                if not _equal(a, b):
+                    told.append(f"{key} {field}: {a or 'nothing'}, bookings say {b or 'nothing'}")
+        return told
+
+    def _expected(self, key: str, found: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+        if key.startswith(_FREE):
+            offer = key.removeprefix(_FREE)
+            placed = self._amounts.get(f"placed:{offer}", {})
+            capacity = found.get(_CAPACITY + offer, {})
+            return {node: str(int(n) - placed.get(node, 0)) for node, n in capacity.items()}
+        if key.startswith(_AMOUNTS):
+            return {field: str(n) for field, n in self._amounts.get(key, {}).items() if n}
+        return self._entries.get(key, {})
+
+    def _count(self, identity: str, live: Live, booking: Booking, sign: int) -> None:
+        for key, field, amount in _amounts(live, booking):
+            fields = self._amounts.setdefault(key, {})
+            fields[field] = fields.get(field, 0) + sign * amount
+        for key, field, value in _entries(identity, live, booking):
+            entries = self._entries.setdefault(key, {})
+            if sign > 0:
+                entries[field] = value
+            elif entries.get(field) == value:
+                del entries[field]
 
 
-def differences(books: Mapping[str, tuple[Live, Booking]], totals: Totals) -> list[str]:
-    """Name each total or index entry that the bookings don't bear out, in order."""
-    expected = _recount(books, totals.capacity)
-    found = []
-    for place in sorted(expected.keys() | totals.derived.keys()):
-        wanted, actual = expected.get(place), totals.derived.get(place)
-        if not _equal(wanted, actual):
-            key, field = place
-            found.append(
-                f"{key} {field}: {actual or 'nothing'}, bookings say {wanted or 'nothing'}"
-            )
-    found += [f"pods:{name}: no such booking" for name in sorted(totals.attached - books.keys())]
-    return found
+def read_content(flat: list[Any]) -> dict[str, str]:
+    """Read a hash or sorted set as a script answers it."""
+    return {a.decode(): b.decode() for a, b in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def _equal(wanted: str | None, actual: str | None) -> bool:
-    if wanted == actual:
+def _equal(a: str | None, b: str | None) -> bool:
+    if a == b:
         return True
-    if wanted is None or actual is None:
+    if a is None or b is None:
         return False
     try:
-        return float(wanted) == float(actual)
+        return float(a) == float(b)
     except ValueError:
         return False
-
-
-def _recount(
-    books: Mapping[str, tuple[Live, Booking]], capacity: Mapping[str, Mapping[str, int]]
-) -> Entries:
-    amounts: defaultdict[tuple[str, str], int] = defaultdict(int)
-    entries: Entries = {}
-    for identity, (live, booking) in books.items():
-        for place, amount in _amounts(live, booking):
-            amounts[place] += amount
-        entries.update(_entries(identity, live, booking))
-    for offer, nodes in capacity.items():
-        for node, units in nodes.items():
-            entries[f"free:{offer}", node] = str(units - amounts.get((f"placed:{offer}", node), 0))
-    entries.update({place: str(amount) for place, amount in amounts.items() if amount})
-    return entries
 
 
 def _holds(live: Live) -> bool:
     return live.state.holds and live.chosen >= 0
 
 
-def _amounts(live: Live, booking: Booking) -> Iterator[tuple[tuple[str, str], int]]:
+def _amounts(live: Live, booking: Booking) -> Iterator[tuple[str, str, int]]:
     if not _holds(live):
         return
     option, held = booking.options[live.chosen], f"held:{booking.team}"
     milli = option.milli * live.pods
     if live.surge:
-        yield (held, f"s|{option.pool}"), milli
+        yield held, f"s|{option.pool}", milli
     else:
-        yield (held, f"p|{option.pool}"), milli
-        yield (held, f"c|{booking.work_class}"), milli
-        yield (held, f"u|{booking.user}"), milli
+        yield held, f"p|{option.pool}", milli
+        yield held, f"c|{booking.work_class}", milli
+        yield held, f"u|{booking.user}", milli
         for resource, units in option.units.items():
-            yield (held, f"r|{resource}"), units * live.pods
+            yield held, f"r|{resource}", units * live.pods
     for offer, units in option.offers.items():
         for node, pods in live.place.items():
-            yield (f"placed:{offer}", node), units * pods
+            yield f"placed:{offer}", node, units * pods
 
 
-def _entries(identity: str, live: Live, booking: Booking) -> Entries:
-    entries: Entries = {}
+def _entries(identity: str, live: Live, booking: Booking) -> Iterator[tuple[str, str, str]]:
     group = f"{booking.team}|{booking.group}"
     if live.linger:
-        entries["deadlines", identity] = entries[f"lingering:{group}", identity] = live.expires
+        yield "deadlines", identity, live.expires
+        yield f"lingering:{group}", identity, live.expires
     else:
         if live.expires and not live.bound:
-            entries["deadlines", identity] = live.expires
-            entries[f"tentative:{booking.team}", identity] = live.expires
+            yield "deadlines", identity, live.expires
+            yield f"tentative:{booking.team}", identity, live.expires
             if live.object:
-                entries["objects", live.object] = identity
+                yield "objects", live.object, identity
         if booking.group and _holds(live) and live.pods > 0:
-            entries[f"group:{group}", identity] = booking.group_revision
+            yield f"group:{group}", identity, booking.group_revision
     if live.state is State.QUEUED and live.bound and not live.blocked:
         for option in booking.options:
-            entries[f"waiting:{option.pool}", identity] = str(booking.rank)
+            yield f"waiting:{option.pool}", identity, str(booking.rank)
     if live.surge:
-        entries[f"surging:{booking.team}", identity] = "0"
-    return entries
+        yield f"surging:{booking.team}", identity, "0"

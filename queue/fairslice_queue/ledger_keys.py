@@ -57,3 +57,8 @@ class LedgerKeys:
     def audit(self) -> str:
         """The stream of audit entries."""
         return self.prefix + "audit"
+
+    @property
+    def registry(self) -> str:
+        """The set of all keys that a rebuild must empty."""
+        return self.prefix + "keys"

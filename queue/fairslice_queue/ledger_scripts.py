@@ -125,6 +125,22 @@ class LedgerScripts:
 
         return await self._call(command)
 
+    async def registered(self) -> set[str]:
+        """Name the keys that are derived from bookings, without their prefix."""
+        prefix = len(self._keys.prefix)
+        names = {"deadlines", "objects"}
+        cursor = 0
+        while True:
+
+            def command(client: Client, at: int = cursor) -> Awaitable[tuple[int, list[bytes]]]:
+                found = client.sscan(self._keys.registry, at, count=1000)
+                return cast(Awaitable[tuple[int, list[bytes]]], found)
+
+            cursor, found = await self._call(command)
+            names.update(key.decode()[prefix:] for key in found)
+            if cursor == 0:
+                return names
+
     async def audit_entries(self, limit: int) -> list[bytes]:
         """Read the newest audit entries, oldest first."""
 

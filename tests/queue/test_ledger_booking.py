@@ -221,9 +221,10 @@ async def test_denied_and_dry_requests_leave_no_trace(books: Books) -> None:
 async def bind(
     books: Books, identity: str, *, name: str = "", kind: str = "Job", uid: str = ""
 ) -> bool:
-    return await books.ledger.bind(
+    bound = await books.ledger.bind(
         identity, namespace="ns", kind=kind, name=name or identity, uid=uid or f"uid-{identity}"
     )
+    return bound is not None
 
 
 async def test_a_copied_stamp_books_under_the_spare_id_and_leaves_the_first_alone(

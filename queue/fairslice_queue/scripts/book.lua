@@ -60,7 +60,9 @@ if request.object ~= '' then
   end
 end
 
-local unfinished = call('ZCARD', tentative) - (replaced and 1 or 0)
+-- (A namespace that moved between teams leaves the other team's.)
+local own = replaced and replaced.fixed.team == team
+local unfinished = call('ZCARD', tentative) - (own and 1 or 0)
 if unfinished >= request.max_tentative then
   return answer(denied(id, {
     cause = 'tentative', subject = team, used = unfinished, limit = request.max_tentative, asked = 1,
@@ -120,11 +122,18 @@ for index, option in ipairs(b.fixed.options) do
   end
 end
 
-if started then
-  change(nil, started)
+local function promote_cleared()
   if same or replaced or next(given) then
     promote(team)
   end
+  if replaced and not own then
+    promote(replaced.fixed.team)
+  end
+end
+
+if started then
+  change(nil, started)
+  promote_cleared()
   commit()
   return answer(outcome_of(started))
 end
@@ -137,8 +146,6 @@ local waiting = ARGV[3] and parse(id, ARGV[3]) or b
 reason.ask = request.ask
 local queued = evolve(waiting, reason)
 change(nil, queued)
-if same or replaced then
-  promote(team)
-end
+promote_cleared()
 commit()
 return answer(outcome_of(queued))

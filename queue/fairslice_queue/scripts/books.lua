@@ -471,36 +471,22 @@ end
 
 -- Succession ------------------------------------------------------------------------------
 
--- Give up what pods of the group left behind for this one (the same name first), as many as it
--- needs; returns the milli-GPU given up by pool.
+-- Give up what pods of the group left behind for this one, as many as it needs: a pod with a
+-- name of its own (StatefulSet) follows its namesake only, one without follows any. Returns the
+-- milli-GPU given up by pool.
 local function take_over(b)
-  local given, group = {}, group_of(b)
+  local given, group, left = {}, group_of(b), b.live.pods
   if not group then
     return given
   end
-  local candidates = {}
-  for i, id in ipairs(call('ZRANGE', prefix .. 'lingering:' .. group, 0, -1)) do
-    local old = find(id)
-    if old and old.live.linger then
-      candidates[#candidates + 1] = { old = old, order = i, same = old.live.object == b.live.object }
+  for _, id in ipairs(call('ZRANGE', prefix .. 'lingering:' .. group, 0, -1)) do
+    local old, name = left > 0 and find(id), b.fixed.ref.name or ''
+    if old and old.live.linger and (name == '' or name == old.live.name) then
+      local option = option_of(old)
+      given[option.pool] = (given[option.pool] or 0) + option.milli * old.live.pods
+      left = left - old.live.pods
+      change(old, nil)
     end
-  end
-  table.sort(candidates, function(a, c)
-    if a.same ~= c.same then
-      return a.same
-    end
-    return a.order < c.order
-  end)
-  local left = b.live.pods
-  for _, candidate in ipairs(candidates) do
-    if left <= 0 then
-      break
-    end
-    local old = candidate.old
-    local option = option_of(old)
-    given[option.pool] = (given[option.pool] or 0) + option.milli * old.live.pods
-    left = left - old.live.pods
-    change(old, nil)
   end
   return given
 end

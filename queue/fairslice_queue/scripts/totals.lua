@@ -1,9 +1,10 @@
--- Read all that is derived from bookings, and the bookings changed since a position, at one
+-- Read some of what is derived from bookings, and the bookings changed since a position, at one
 -- moment.
 --
 -- KEYS[1]  {fairslice}:meta
--- ARGV[1]  {after}
--- Answers  {gone} or {}, then [key without prefix, flat content] for each, then as changes.lua
+-- ARGV[1]  {after, names: keys without prefix}
+-- Answers  {gone} or {sequence}, the flat content of each key, then [id, the booking's two lines
+--          (empty: it ended)] in turn
 
 local refused = refusal(true)
 if refused then
@@ -13,20 +14,15 @@ local entry = entry_at(request.after)
 if not entry then
   return answer({ gone = true })
 end
-local names = call('SMEMBERS', REGISTRY)
-for _, name in ipairs({ 'deadlines', 'objects' }) do
-  names[#names + 1] = prefix .. name
-end
-local reply = {}
-for _, key in ipairs(names) do
-  local kind = call('TYPE', key).ok
-  reply[#reply + 1] = { string.sub(key, #prefix + 1),
-    kind == 'hash' and call('HGETALL', key) or kind == 'zset' and call('ZRANGE', key, 0, -1, 'WITHSCORES') or {} }
+local contents = {}
+for i, name in ipairs(request.names) do
+  local kind = call('TYPE', prefix .. name).ok
+  contents[i] = kind == 'hash' and call('HGETALL', prefix .. name)
+    or kind == 'zset' and call('ZRANGE', prefix .. name, 0, -1, 'WITHSCORES') or {}
 end
 local changed = {}
-for _, item in ipairs(changed_since(entry, 100000)) do
-  changed[#changed + 1] = item[2]
+for _, item in ipairs(changed_since(entry, LOG_LENGTH * 2)) do
   changed[#changed + 1] = item[1]
   changed[#changed + 1] = call('HGET', BOOKINGS, item[1]) or ''
 end
-return { cjson.encode({}), reply, changed }
+return { cjson.encode({ sequence = last_position() }), contents, changed }
