@@ -1,0 +1,215 @@
+"""Pushed out, and back again: by us, by the scheduler, by eviction, by the loss of a node."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from fairslice import stamps
+from fairslice.booking import State
+
+from .world import World, job, node, pod, policy, team, world
+
+
+@pytest_asyncio.fixture
+async def box(redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """A node of two GPUs; cv has one guaranteed, nlp may only borrow."""
+    async with world(redis_url, tmp_path) as made:
+        await made.create(policy())
+        await made.create(team("cv", guaranteed=1))
+        await made.create(team("nlp"))
+        await made.cluster.add_node(node())
+        await made.start()
+        yield made
+        made.check_alive()
+        assert await made.audit() == []
+
+
+async def test_a_job_is_pushed_out_by_a_guarantee_and_runs_again(box: World) -> None:
+    await box.create(job("borrower", gpus=2, seconds=0.8), "nlp")
+    await box.until(lambda: box.running() == {"borrower"})
+    await box.create(job("owner", seconds=0.3), "cv")
+    await box.until(lambda: box.running() == {"owner"})
+    assert "owner" in box.note("Job", "borrower", "nlp", stamps.PREEMPTION)
+    await box.until(lambda: box.finished() == {"owner", "borrower"})
+    events = {(e["involvedObject"]["name"], e["reason"]) for e in box.objects("Event", "nlp")}
+    await box.until(lambda: ("borrower", "Preempted") in events)
+
+
+async def test_the_room_made_goes_to_whom_it_was_made_for(box: World) -> None:
+    stubborn = job("borrower", gpus=2, seconds=None)
+    notes = stubborn["spec"]["template"]["metadata"]["annotations"]
+    notes["sandbox.fairslice.io/term-seconds"] = "0.5"
+    await box.create(stubborn, "nlp")
+    await box.until(lambda: box.running() == {"borrower"})
+    await box.create(job("owner", seconds=None), "cv")
+    await box.until(lambda: box.state_of("borrower") is State.PREEMPTED)
+    await box.create(job("cutter", gpus=1, seconds=None), "nlp")
+    await box.create(job("surge", work_class="experiment", seconds=None), "cv")
+    await box.until(lambda: "owner" in box.running())
+    assert box.suspended() >= {"borrower"}
+
+
+async def test_an_evicted_pod_that_asks_for_it_is_made_again(box: World) -> None:
+    first = await box.create(pod("nb", gpus=2, restart=True), "nlp")
+    await box.until(lambda: box.running() == {"nb"})
+    await box.create(job("owner", seconds=0.5), "cv")
+    await box.until(lambda: box.running() == {"owner"})
+    again = await box.until(
+        lambda: (p := box.get("Pod", "nb", "nlp"))
+        and p["metadata"]["uid"] != first["metadata"]["uid"]
+        and p
+    )
+    assert again["metadata"]["annotations"][stamps.RESTARTS] == "1"
+    await box.until(lambda: box.running() == {"nb"})
+    await box.until(lambda: box.objects("PodTemplate") != [] or True)
+
+
+async def test_a_pod_of_a_hub_is_not_made_again(box: World) -> None:
+    hub = pod("jupyter-ada", gpus=2, restart=True)
+    hub["metadata"]["labels"]["component"] = "singleuser-server"
+    await box.create(hub, "nlp")
+    await box.until(lambda: box.running() == {"jupyter-ada"})
+    await box.create(job("owner", seconds=0.3), "cv")
+    await box.until(lambda: box.finished() == {"owner"})
+    await box.stays(lambda: box.get("Pod", "jupyter-ada", "nlp") is None)
+
+
+async def test_a_pod_deleted_by_its_owner_is_gone_for_good(box: World) -> None:
+    await box.create(pod("nb", restart=True), "nlp")
+    await box.until(lambda: box.objects("PodTemplate", "nlp"))
+    await box.delete("Pod", "nb", "nlp", gracePeriodSeconds=0)
+    await box.until(lambda: not box.objects("PodTemplate", "nlp"))
+    await box.stays(lambda: box.get("Pod", "nb", "nlp") is None)
+
+
+async def test_a_pod_made_again_and_then_deleted_by_its_owner_is_gone_for_good(
+    box: World,
+) -> None:
+    await box.create(pod("nb", gpus=2, restart=True), "nlp")
+    await box.until(lambda: box.running() == {"nb"})
+    await box.create(job("owner", seconds=0.2), "cv")
+    await box.until(lambda: box.finished() == {"owner"} and box.running() == {"nb"})
+    await box.until(lambda: box.objects("PodTemplate", "nlp"))
+    await box.delete("Pod", "nb", "nlp", gracePeriodSeconds=0)
+    await box.until(lambda: not box.objects("PodTemplate", "nlp"))
+    await box.stays(lambda: box.get("Pod", "nb", "nlp") is None)
+
+
+async def test_a_job_that_the_scheduler_preempts_runs_again(box: World) -> None:
+    await box.create(job("victim", gpus=2, seconds=0.8), "nlp")
+    await box.until(lambda: box.running() == {"victim"})
+    await box.create(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "urgent"},
+            "value": 1000,
+        }
+    )
+    # A foreign pod in a namespace of no team.
+    foreign = pod("foreign", gpus=2, seconds=0.4, priorityClassName="urgent")
+    foreign["metadata"]["labels"] = {}
+    await box.create(foreign, "default")
+    await box.until(lambda: box.running() == {"foreign"})
+    await box.until(lambda: box.finished() == {"victim"}, 12.0)
+    assert box.finished(kind="Failed") == set()
+
+
+async def test_a_job_that_failed_by_disruption_alone_is_made_again(box: World) -> None:
+    # A policy of its own that counts disruptions as failures.
+    own = {
+        "rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
+    }
+    made = await box.create(job("frail", gpus=2, seconds=1.0, podFailurePolicy=own), "nlp")
+    await box.until(lambda: box.running() == {"frail"})
+    await box.create(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "urgent"},
+            "value": 1000,
+        }
+    )
+    foreign = pod("foreign", gpus=2, seconds=0.4, priorityClassName="urgent")
+    foreign["metadata"]["labels"] = {}
+    await box.create(foreign, "default")
+    await box.until(lambda: "frail" in box.finished(), 12.0)
+    again = box.get("Job", "frail", "nlp")
+    assert again is not None
+    assert again["metadata"]["uid"] != made["metadata"]["uid"] or box.doorman.started.count("frail") == 2
+
+
+async def test_a_job_that_fails_by_its_own_fault_is_not_made_again(box: World) -> None:
+    bad = job("bad", seconds=0.2)
+    bad["spec"]["template"]["metadata"]["annotations"]["sandbox.fairslice.io/exit-code"] = "1"
+    await box.create(bad, "nlp")
+    await box.until(lambda: box.finished(kind="Failed") == {"bad"})
+    await box.until(lambda: len(box.books) == 0)
+    await box.stays(lambda: box.finished(kind="Failed") == {"bad"})
+
+
+async def test_work_on_a_lost_node_runs_again_elsewhere(box: World) -> None:
+    await box.create(job("work", gpus=2, seconds=0.6), "nlp")
+    await box.until(lambda: box.running() == {"work"})
+    await box.cluster.add_node(node("gpu-2"))
+    await box.cluster.remove_node("gpu-1")
+    await box.until(lambda: box.finished() == {"work"}, 12.0)
+
+
+async def test_a_statefulsets_victim_leaves_its_gpus_to_whom_it_was_pushed_out_for(
+    box: World,
+) -> None:
+    template = pod("x", gpus=2)
+    await box.create(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "db"},
+            "spec": {
+                "serviceName": "db",
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": "db"}},
+                "template": {
+                    "metadata": {"labels": {"app": "db", stamps.CLASS: "training"}},
+                    "spec": {**template["spec"], "restartPolicy": "Always"},
+                },
+            },
+        },
+        "nlp",
+    )
+    await box.until(lambda: box.running() == {"db"})
+    await box.create(job("owner", seconds=0.4), "cv")
+    await box.until(lambda: box.running() == {"owner"})
+    await box.until(lambda: box.finished() == {"owner"})
+    await box.until(lambda: box.running() == {"db"})
+
+
+async def test_a_disruption_budget_delays_the_push_and_the_pods_own_grace_is_kept(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with world(redis_url, tmp_path) as box:
+        await box.create(policy(evictGrace="1s"))
+        await box.create(team("cv", guaranteed=1))
+        await box.create(team("nlp"))
+        await box.cluster.add_node(node())
+        await box.start()
+        guarded = pod("guarded", gpus=2)
+        guarded["metadata"]["labels"]["app"] = "guarded"
+        await box.create(guarded, "nlp")
+        await box.create(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": "keep"},
+                "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
+            },
+            "nlp",
+        )
+        await box.until(lambda: box.running() == {"guarded"})
+        await box.create(job("owner", seconds=None), "cv")
+        await box.until(lambda: box.state_of("guarded") is State.PREEMPTED)
+        why = await box.until(lambda: box.note("Pod", "guarded", "nlp", stamps.PREEMPTION))
+        await box.stays(lambda: box.running() == {"guarded"}, 0.6)
+        await box.until(lambda: box.running() == {"owner"}, 12.0)
+        assert "owner" in why
