@@ -6,6 +6,7 @@ It reaches the components by entry name only, so that each starts without loadin
 import functools
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +20,7 @@ from fairslice.install import install as install_into
 from fairslice.kube.connection import connect
 from fairslice.manifest_check import CheckError, check_file
 from fairslice.preflight import AccessDenied
+from fairslice.redis_embedded import EmbeddedRedis, EmbeddedRedisError
 from fairslice.settings import Settings, SettingsError
 from fairslice.status_client import StatusUnavailable, fetch, print_rows
 from fairslice.uninstall import QueueRunning
@@ -35,6 +37,7 @@ _EXPECTED: tuple[type[Exception], ...] = (
     *service.EXPECTED_ERRORS,
     AccessDenied,
     CheckError,
+    EmbeddedRedisError,
     InstallError,
     QueueRunning,
     StatusUnavailable,
@@ -144,10 +147,22 @@ def serve(settings: Settings, part: str, install: bool | None) -> None:
 
 async def _serve(settings: Settings, part: str, wanted: bool) -> None:
     services = [service.load_entry(name) for name in _PARTS[part]]
+    if settings.redis_url is None and len(services) == 1:
+        raise SettingsError("--redis-url is missing: webhook and queue share one Redis")
     if wanted:
         async with connect(settings) as client:
             await install_into(client, namespace=settings.namespace, mode=settings.mode)
-    await service.run_all(services, settings)
+    if settings.redis_url is not None:
+        await service.run_all(services, settings)
+        return
+    async with EmbeddedRedis(settings.data_dir / "redis") as server:
+        settings = replace(settings, redis_url=server.url)
+
+        async def guard(_: Settings) -> None:
+            code = await server.wait_for_exit()
+            raise service.ServiceError(f"the embedded Redis ended by itself (exit code {code})")
+
+        await service.run_all([*services, guard], settings)
 
 
 @cli.command()

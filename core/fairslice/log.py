@@ -20,7 +20,8 @@ __all__ = ["configure"]
 # Attributes that every record has; whatever else is there came in through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SECRET = re.compile(
-    r"(?P<keep>\bBearer\s+|\bBasic\s+|://[^/\s:@]*:)(?P<secret>[^\s@\"']+)", re.IGNORECASE
+    r"(?P<scheme>\b(?:Bearer|Basic)\s+)[^\s\"']+|(?P<user>://[^/\s:@]*:)[^\s/\"']+(?=@)",
+    re.IGNORECASE,
 )
 _SECRET_FIELDS = ("token", "password", "secret", "authorization", "private_key")
 
@@ -38,7 +39,7 @@ def configure(level: LogLevel, form: LogFormat, stream: TextIO | None = None) ->
 
 
 def _redact(text: str) -> str:
-    return _SECRET.sub(r"\g<keep>***", text)
+    return _SECRET.sub(lambda found: (found["scheme"] or found["user"]) + "***", text)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from fairslice.quantity import format_milli
 
 __all__ = [
-    "pushed_out_by_others",
     "ask_disagrees",
     "ask_fraction",
     "ask_memory_containers",
@@ -72,6 +71,7 @@ __all__ = [
     "preempted_by",
     "priority_class_missing",
     "priority_class_replaced",
+    "pushed_out_by_others",
     "queued",
     "replicas_would_wait",
     "resource_invalid",
