@@ -115,7 +115,9 @@ class Api:
         """Replace an object (or its status, scale, …). A resourceVersion in it must be current."""
         call = _call(user, dry_run, field_manager, field_validation, warnings)
         place = Place(self._resource(resource), namespace, name, subresource)
-        meta = obj.get("metadata", {})
+        meta = obj.get("metadata") or {}
+        if not isinstance(meta, dict):
+            raise bad_request("metadata must be an object")
         if (given := meta.get("name", name)) != name:
             raise bad_request(
                 f"the name of the object ({given}) does not match the name on the URL ({name})"
@@ -241,13 +243,14 @@ class Api:
 
     def _token(self, account: Obj, asked: Obj) -> Obj:
         meta = account["metadata"]
-        seconds = int(asked.get("spec", {}).get("expirationSeconds") or 3600)
+        spec = asked.get("spec") or {}
+        seconds = int(spec.get("expirationSeconds") or 3600)
         token, expiry = self.tokens.issue(meta["namespace"], meta["name"], meta["uid"], seconds)
         return {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
             "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
-            "spec": {**asked.get("spec", {}), "expirationSeconds": seconds},
+            "spec": {**spec, "expirationSeconds": seconds},
             "status": {"token": token, "expirationTimestamp": expiry},
         }
 

@@ -114,26 +114,34 @@ def _rule(groups: str, resources: str, verbs: str) -> dict[str, Any]:
 
 _READ = "get list watch"
 _WRITE = "create delete deletecollection get list patch update watch"
-_USERS_CORE = (
-    "pods pods/log pods/status services configmaps events serviceaccounts podtemplates "
-    "resourcequotas limitranges persistentvolumeclaims endpoints replicationcontrollers"
+# What the roles for people are about: per API group, the resources.
+_PEOPLES: dict[str, str] = {
+    "core": "pods services configmaps serviceaccounts podtemplates persistentvolumeclaims "
+    "endpoints replicationcontrollers replicationcontrollers/scale",
+    "apps": "deployments deployments/scale replicasets replicasets/scale statefulsets "
+    "statefulsets/scale daemonsets",
+    "batch": "jobs cronjobs",
+    "autoscaling": "horizontalpodautoscalers",
+    "policy": "poddisruptionbudgets",
+    "networking.k8s.io": "networkpolicies ingresses",
+    "resource.k8s.io": "resourceclaims resourceclaimtemplates",
+}
+_SEEN_ONLY = (
+    "pods/log pods/status events namespaces resourcequotas resourcequotas/status limitranges"
 )
-_USERS_OTHER = "apps batch autoscaling policy networking.k8s.io resource.k8s.io events.k8s.io"
 
 
 def initial_objects() -> list[tuple[str, dict[str, Any]]]:
     """Give what a control plane creates for itself, as resource key and object, in order."""
-    everything = {
-        **_rule("*", "*", "*"),
-    }
-    read = [
-        _rule("core", _USERS_CORE + " namespaces", _READ),
-        _rule(_USERS_OTHER, "*", _READ),
-    ]
-    write = [
-        _rule("core", _USERS_CORE + " secrets pods/eviction pods/ephemeralcontainers", _WRITE),
+    everything = _rule("*", "*", "*")
+    read = [_rule(group, resources, _READ) for group, resources in _PEOPLES.items()]
+    read += [_rule("core", _SEEN_ONLY, _READ), _rule("events.k8s.io", "events", _READ)]
+    write = [_rule(group, resources, _WRITE) for group, resources in _PEOPLES.items()]
+    write += [
+        *read,
+        _rule("core", "secrets pods/ephemeralcontainers", _WRITE),
+        _rule("core", "pods/eviction serviceaccounts/token", "create"),
         _rule("core", "serviceaccounts", "impersonate"),
-        _rule(_USERS_OTHER, "*", _WRITE),
     ]
     rbac = _rule("rbac.authorization.k8s.io", "roles rolebindings", _WRITE)
     own = "selfsubjectaccessreviews selfsubjectrulesreviews selfsubjectreviews"
@@ -147,8 +155,8 @@ def initial_objects() -> list[tuple[str, dict[str, Any]]]:
     }
     objects: list[tuple[str, dict[str, Any]]] = [
         _role("cluster-admin", everything, {"nonResourceURLs": ["*"], "verbs": ["*"]}),
-        _role("admin", *write, _rule("core", "namespaces", _READ), rbac),
-        _role("edit", *write, _rule("core", "namespaces", _READ)),
+        _role("admin", *write, rbac),
+        _role("edit", *write),
         _role("view", *read),
         _role("system:basic-user", basic),
         _role("system:discovery", paths),

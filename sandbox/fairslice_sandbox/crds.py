@@ -125,6 +125,8 @@ def validate_crd(crd: Obj, old: Obj | None) -> Iterator[Cause]:
         why = "must have exactly one version marked as storage version"
         yield bad("spec.versions", len(versions), why)
     for index, version in enumerate(versions):
+        if not version.get("name"):
+            yield Cause("FieldValueRequired", "Required value", f"spec.versions[{index}].name")
         path = f"spec.versions[{index}].schema.openAPIV3Schema"
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if not schema:
@@ -134,7 +136,10 @@ def validate_crd(crd: Obj, old: Obj | None) -> Iterator[Cause]:
             yield from _structural(schema, path, root=True)
 
 
-def _structural(schema: Obj, path: str, *, root: bool = False) -> Iterator[Cause]:
+def _structural(schema: Any, path: str, *, root: bool = False) -> Iterator[Cause]:
+    if not isinstance(schema, dict):
+        yield bad(path, schema, "must be a schema")
+        return
     kind = schema.get("type")
     loose = schema.get("x-kubernetes-int-or-string") or schema.get(
         "x-kubernetes-preserve-unknown-fields"
@@ -155,7 +160,8 @@ def _structural(schema: Obj, path: str, *, root: bool = False) -> Iterator[Cause
         except CelError as error:
             where = f"{path}.x-kubernetes-validations[{index}].rule"
             yield bad(where, rule.get("rule", ""), f"compilation failed: {error}")
-    for name, below in (schema.get("properties") or {}).items():
+    properties = schema.get("properties")
+    for name, below in properties.items() if isinstance(properties, dict) else ():
         if not (root and name in ("apiVersion", "kind", "metadata")):
             yield from _structural(below, f"{path}.properties[{name}]")
     extra = schema.get("additionalProperties")

@@ -1,6 +1,6 @@
 """The verbs over HTTP: reads a request, calls the Api, writes the answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -50,7 +50,7 @@ class Handlers:
         self, request: web.Request, target: Target, user: UserInfo
     ) -> web.StreamResponse:
         """Answer a request. Raises ApiError."""
-        watching = request.query.get("watch") in ("1", "true")
+        watching = _flag(request.query, "watch")
         self._authorize(request.method, target, user, watching=watching)
         if target.resource.plural in REVIEWS and target.resource.group.startswith("auth"):
             return await self._review(request, target, user)
@@ -110,7 +110,7 @@ class Handlers:
 
     def _list(self, request: web.Request, target: Target) -> web.Response:
         query, resource = request.query, target.resource
-        limit = int(query.get("limit") or 0)
+        limit = _number(query, "limit") or 0
         if token := query.get("continue"):
             objects, meta = self._pages.resume(token, limit)
         else:
@@ -178,9 +178,9 @@ class Handlers:
             namespace=target.namespace,
             tests=tuple(test for test in tests if test is not None),
             version=version,
-            bookmarks=query.get("allowWatchBookmarks") in ("1", "true"),
-            initial_events=query.get("sendInitialEvents") in ("1", "true"),
-            timeout_seconds=float(query["timeoutSeconds"]) if "timeoutSeconds" in query else None,
+            bookmarks=_flag(query, "allowWatchBookmarks"),
+            initial_events=_flag(query, "sendInitialEvents"),
+            timeout_seconds=_number(query, "timeoutSeconds"),
         )
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
@@ -273,7 +273,7 @@ class Handlers:
             if request.content_type in APPLY
             else _manager(request),
             field_validation=query.get("fieldValidation", ""),
-            force=query.get("force") in ("1", "true"),
+            force=_flag(query, "force"),
             options=options_of("Create" if creates else "Update", query),
             warnings=warnings,
         )
@@ -339,7 +339,9 @@ class Handlers:
         body = await request.read()
         options: Obj = (_decoded(request, body) if body else None) or {}
         query = request.query
-        grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+        if not isinstance(options, dict):
+            raise bad_request("the body of the request is not DeleteOptions")
+        grace = options.get("gracePeriodSeconds", _number(query, "gracePeriodSeconds"))
         orphan = options.get("orphanDependents")
         propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
         if propagation is None and orphan is not None:
@@ -350,7 +352,7 @@ class Handlers:
             "Delete", {**query, **({"dryRun": "All"} if options.get("dryRun") else {})}
         )
         return {
-            "grace_seconds": int(grace) if grace is not None else None,
+            "grace_seconds": grace if isinstance(grace, int) else None,
             "propagation": propagation,
             "preconditions": options.get("preconditions"),
             "dry_run": "dryRun" in shown,
@@ -369,6 +371,19 @@ class Handlers:
             self._api.tokens,
         )
         return json_response(review, 201)
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("1", "t", "true")
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    value = query.get(name)
+    if not value:
+        return None
+    if not value.isdigit():
+        raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax ({name})')
+    return int(value)
 
 
 def _decoded(request: web.Request, body: bytes) -> Any:

@@ -185,11 +185,11 @@ def _mount_token(spec: Obj) -> None:
     bare = [
         container
         for container in containers
-        if all(mount["mountPath"] != _TOKEN_PATH for mount in container.get("volumeMounts", ()))
+        if all(mount.get("mountPath") != _TOKEN_PATH for mount in container.get("volumeMounts", ()))
     ]
     if not bare:
         return
-    existing = (volume["name"] for volume in spec.get("volumes", ()))
+    existing = (volume.get("name", "") for volume in spec.get("volumes", ()))
     name = next((found for found in existing if found.startswith("kube-api-access-")), "")
     if not name:
         name = generate_name("kube-api-access-")

@@ -127,14 +127,15 @@ def matches_selector(selector: Obj | None, labels: Mapping[str, str]) -> bool:
         if labels.get(key) != value:
             return False
     for expression in selector.get("matchExpressions") or ():
-        present = expression["key"] in labels
-        listed = labels.get(expression["key"]) in (expression.get("values") or ())
+        key = expression.get("key", "")
+        present = key in labels
+        listed = labels.get(key) in (expression.get("values") or ())
         holds = {
             "In": present and listed,
             "NotIn": not listed,
             "Exists": present,
             "DoesNotExist": not present,
         }
-        if not holds.get(expression["operator"], False):
+        if not holds.get(expression.get("operator", ""), False):
             return False
     return True

@@ -43,6 +43,7 @@ _PYTHON: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "float": (int, float),
 }
+_ZERO: dict[str, Any] = {"str": "", "int": 0, "bool": False, "float": 0.0, "object": None}
 _QUANTITY_MAPS = {
     *("limits", "requests", "capacity", "allocatable", "hard", "used", "overhead"),
     *("allocatedResources", "default", "defaultRequest", "max", "min"),
@@ -155,12 +156,15 @@ def _value(value: Any, field: Field, path: str, unknown: Unknown, wrong: Wrong) 
 
 
 def _element(value: Any, item: str, path: str, unknown: Unknown, wrong: Wrong) -> Any:
+    if value is None:
+        # A null element is Go's zero value.
+        return _ZERO.get(item, {})
     if item in _GO or item in ("object", "datetime"):
         return _scalar(value, item, path, wrong)
     if item.startswith(("list[", "dict(")):
         return value
     shape = _shape(item)
-    if shape is None or value is None:
+    if shape is None:
         return value
     if not isinstance(value, dict):
         if item == "V1JSONSchemaProps":

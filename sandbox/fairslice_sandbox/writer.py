@@ -77,10 +77,11 @@ class Writer:
             if generated:
                 meta["name"] = generate_name(base)
             _put_into(resource, meta, namespace)
+            meta.setdefault("name", "")
             meta.update(uid=str(uuid.uuid4()), creationTimestamp=self._storage.now())
             self._strategy.prepare_create(resource, candidate)
-            self._storage.complete(resource, candidate)
             self._strategy.check_create(resource, candidate)
+            self._storage.complete(resource, candidate)
             request.object, request.name = candidate, meta["name"]
             await self.admission.validate(request)
             if not self._storage.exists(resource, namespace, meta["name"]):
