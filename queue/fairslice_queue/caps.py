@@ -42,8 +42,20 @@ def limits_of(team: Team, work_class: str, options: Iterable[Option]) -> Limits:
     )
 
 
-def excess(booking: Booking, option: Option, limits: Limits, tally: Tally) -> Excess | None:
-    """Find the first cap that starting the booking with this option would break."""
+def excess(
+    booking: Booking, option: Option, limits: Limits, tally: Tally, *, replaces: bool = False
+) -> Excess | None:
+    """Find the first cap that starting the booking with this option would break.
+
+    `replaces` says that it is of a rollout whose older pods still hold: what is over a cap may
+    then be surge.
+    """
+    found = _broken(booking, option, limits, tally)
+    surge = tally.surge[booking.team, option.pool] + option.milli * booking.pods
+    return None if found is not None and replaces and surge <= limits.surge else found
+
+
+def _broken(booking: Booking, option: Option, limits: Limits, tally: Tally) -> Excess | None:
     asked = option.milli * booking.pods
     checks = (
         ("limit", option.pool, tally.pools[booking.team, option.pool],

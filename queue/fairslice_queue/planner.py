@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from fairslice import messages
 from fairslice.booking import Booking
 from fairslice.fairshare import OrderKey, order_key
@@ -87,6 +89,9 @@ class _Round:
         self._misfits: dict[bytes, Misfit] = {}
         self._hopeless: set[tuple[bytes, str, str]] = set()
         self._pushed: set[str] = set()
+        self._revisions: defaultdict[str, set[str]] = defaultdict(set)
+        for held in (candidate.booking for candidate in state.candidates):
+            self._revisions[held.group].add(held.group_revision)
         for claim in state.claims.values():
             self._keep(claim)
 
@@ -173,7 +178,9 @@ class _Round:
         over: Excess | None = None
         eligible: list[int] = []
         for index, option in enumerate(booking.options):
-            found = excess(booking, option, limits, self._tally)
+            found = excess(
+                booking, option, limits, self._tally, replaces=self._replaces_another(booking)
+            )
             if found is None:
                 eligible.append(index)
             elif over is None:
@@ -202,6 +209,11 @@ class _Round:
             return
         yield from self._push_or_wait(item, team, eligible, fit)
 
+    def _replaces_another(self, booking: Booking) -> bool:
+        """Say whether pods of another revision of the same rollout hold something."""
+        revision = booking.group_revision
+        return bool(booking.group and revision and self._revisions[booking.group] - {revision})
+
     def _place(self, item: Waiting, eligible: Sequence[int], *, fresh: bool) -> Placement | Misfit:
         known = None if fresh else self._misfits.get(item.shape)
         if known is not None:
@@ -218,7 +230,11 @@ class _Round:
         booking = item.booking
         option = booking.options[fit.chosen]
         self._take(booking.id, fit.chosen, fit.place)
-        self._tally.add(booking, option)
+        team = self._state.teams.named(booking.team)
+        assert team is not None
+        limits = limits_of(team, booking.work_class, booking.options)
+        is_surge = excess(booking, option, limits, self._tally) is not None
+        self._tally.add(replace(booking, surge=is_surge), option)
         added = option.milli * booking.pods * _ENTRY_PENALTY_SECONDS
         self._shares[booking.team] = self._shares.get(
             booking.team, 0.0
