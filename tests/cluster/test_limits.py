@@ -12,6 +12,7 @@ from .harness.waiting import eventually, stays
 _EXPERIMENT = {"fairslice.io/class": "experiment"}
 _PRODUCTION = {"fairslice.io/class": "production"}
 _GATE = "fairslice.io/queued"
+_STATUS = "system.fairslice.io/status"
 
 
 def _gated(pods: list[Obj]) -> list[Obj]:
@@ -67,8 +68,14 @@ async def test_replicas_over_the_limit_are_gated_and_said_to_wait(
         lambda: scene.pods(team.namespace),
         lambda pods: len(pods) == 3 and len(_gated(pods)) == 1,
     )
-    status = _gated(pods)[0]["metadata"]["annotations"]["system.fairslice.io/status"]
-    assert team.name in status
+    name = _gated(pods)[0]["metadata"]["name"]
+    await scene.settled(
+        "Pod",
+        name,
+        team.namespace,
+        "says why it waits",
+        lambda found: f"team {team.name}" in found["metadata"]["annotations"].get(_STATUS, ""),
+    )
     await eventually("two run", lambda: scene.started(team.namespace), lambda runs: len(runs) == 2)
     await stays(
         "the third waits", lambda: scene.started(team.namespace), lambda runs: len(runs) == 2, 1

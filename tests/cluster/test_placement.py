@@ -65,6 +65,7 @@ async def test_where_there_are_only_t4s_experiments_share_and_production_gets_a_
 
     for number in range(2):
         await team.create(pod(f"nb-{number}", team.namespace, labels=_EXPERIMENT))
+        await scene.running(f"nb-{number}", team.namespace)
     await team.create(deployment("serve", team.namespace, labels=_PRODUCTION))
 
     runs = await eventually(

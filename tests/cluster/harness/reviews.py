@@ -66,26 +66,28 @@ async def entries(api: Api) -> list[Entry]:
     return found
 
 
-def review(kind: str, obj: Obj, *, user: str, plural: str = "", group: str = "") -> Obj:
-    """Make the review of an object's creation."""
-    version = {"group": group, "version": "v1"}
+def review(kind: str, obj: Obj, *, user: str, old: Obj | None = None) -> Obj:
+    """Make the review of a core object's creation, or of its update if there is an old one."""
+    version = {"group": "", "version": "v1"}
+    resource = {**version, "resource": f"{kind.lower()}s"}
+    options = {"kind": "UpdateOptions" if old else "CreateOptions", "apiVersion": "meta.k8s.io/v1"}
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
             "uid": "00000000-0000-4000-8000-000000000000",
             "kind": {**version, "kind": kind},
-            "resource": {**version, "resource": plural or f"{kind.lower()}s"},
+            "resource": resource,
             "requestKind": {**version, "kind": kind},
-            "requestResource": {**version, "resource": plural or f"{kind.lower()}s"},
+            "requestResource": resource,
             "name": obj["metadata"].get("name", ""),
             "namespace": obj["metadata"]["namespace"],
-            "operation": "CREATE",
+            "operation": "UPDATE" if old else "CREATE",
             "userInfo": {"username": user, "groups": ["system:authenticated"]},
             "object": obj,
-            "oldObject": None,
+            "oldObject": old,
             "dryRun": False,
-            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+            "options": options,
         },
     }
 

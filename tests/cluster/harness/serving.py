@@ -29,21 +29,22 @@ class Fairslice:
         self.kubeconfig = kubeconfig
         self.may_uninstall = may_uninstall
         self.port = free_port()
-        self.webhook_status = f"127.0.0.1:{free_port()}"
+        self.webhook_health = f"127.0.0.1:{free_port()}"
         self.queue_status = f"127.0.0.1:{free_port()}"
         self._redis_directory = Path(tempfile.mkdtemp(prefix="fs-", dir="/tmp")) / "redis"
         self.redis = EmbeddedRedis(self._redis_directory)
         self._redis_url = f"unix://{self._redis_directory}/redis.sock"
-        self.webhook = self._program("webhook", directory, self.webhook_status)
-        self.queue = self._program("queue", directory, self.queue_status)
-        self.all_in_one = self._program("all", directory, self.queue_status)
+        self.webhook = self._program("webhook", directory)
+        self.queue = self._program("queue", directory)
+        self.all_in_one = self._program("all", directory)
 
-    def _program(self, part: str, directory: Path, status: str) -> Program:
+    def _program(self, part: str, directory: Path) -> Program:
         argv = [
             *(command("fairslice"), "serve", part, "--kubeconfig", self.kubeconfig),
             *("--listen", f"127.0.0.1:{self.port}"),
             *("--advertise", f"https://127.0.0.1:{self.port}"),
-            *("--status-listen", status, "--redis-url", self._redis_url),
+            *("--health-listen", self.webhook_health, "--status-listen", self.queue_status),
+            *("--redis-url", self._redis_url),
             *("--data-dir", str(directory / part)),
         ]
         env = {"FAIRSLICE_LOG_FORMAT": "plain", "FAIRSLICE_LOG_LEVEL": "debug"}
@@ -92,7 +93,7 @@ class Fairslice:
     async def ready(self) -> None:
         """Wait until webhook and queue say that they are."""
         for program, status in (
-            (self.webhook, self.webhook_status),
+            (self.webhook, self.webhook_health),
             (self.queue, self.queue_status),
         ):
             await self.ready_one(program, status)

@@ -63,6 +63,8 @@ def _plain(value: object) -> object:
             return {"metadata": _without_bookkeeping(meta), **rest}
         case dict() | str() | int() | float() | None:
             return value
+        case [{"metadata": dict()}, _, *_]:
+            return [_line(part) for part in value]
         case list() | tuple() | set() | frozenset():
             return [_plain(part) for part in value]
         case _:
@@ -71,3 +73,25 @@ def _plain(value: object) -> object:
 
 def _without_bookkeeping(meta: Obj) -> Obj:
     return {key: value for key, value in meta.items() if key not in ("managedFields", "selfLink")}
+
+
+def _line(obj: Obj) -> str:
+    """Tell an object's standing in one line, where there are several."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    notes = meta.get("annotations") or {}
+    parts = [f"{obj.get('kind')} {meta.get('namespace', '')}/{meta['name']}"]
+    if "deletionTimestamp" in meta:
+        parts.append("being deleted")
+    for key in ("suspend", "nodeName", "schedulingGates"):
+        if spec.get(key):
+            parts.append(f"{key}={spec[key]}")
+    for key in ("phase", "reason", "active", "succeeded", "failed"):
+        if status.get(key):
+            parts.append(f"{key}={status[key]}")
+    for condition in status.get("conditions") or ():
+        if condition["type"] in ("PodScheduled", "Complete", "Failed", "DisruptionTarget"):
+            said = condition.get("message", "")
+            parts.append(f"{condition['type']}={condition['status']} {said}".strip())
+    if "system.fairslice.io/status" in notes:
+        parts.append(f"says {notes['system.fairslice.io/status']!r}")
+    return "; ".join(parts)
