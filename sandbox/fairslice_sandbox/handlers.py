@@ -1,16 +1,15 @@
 """The verbs over HTTP: reads a request, calls the Api, writes the answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from .api import APPLY, Api
+from .bodies import delete_arguments, flag, manager, number, read_object
 from .errors import ApiError, bad_request, method_not_allowed
 from .pages import Pages
-from .patching import decode_body
-from .protobuf import MEDIA_TYPE, decode_protobuf
 from .rbac import Access, Authorizer
 from .reviews import REVIEWS, answer
 from .selectors import field_matcher, label_matcher
@@ -22,7 +21,6 @@ from .watch import WatchRequest, watch
 
 __all__ = ["Handlers", "json_response"]
 
-_MAX_BODY = 3 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 _COLLECTION_VERBS = {"POST": "create", "DELETE": "deletecollection"}
 _VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
@@ -50,7 +48,7 @@ class Handlers:
         self, request: web.Request, target: Target, user: UserInfo
     ) -> web.StreamResponse:
         """Answer a request. Raises ApiError."""
-        watching = _flag(request.query, "watch")
+        watching = flag(request.query, "watch")
         self._authorize(request.method, target, user, watching=watching)
         if target.resource.plural in REVIEWS and target.resource.group.startswith("auth"):
             return await self._review(request, target, user)
@@ -110,7 +108,7 @@ class Handlers:
 
     def _list(self, request: web.Request, target: Target) -> web.Response:
         query, resource = request.query, target.resource
-        limit = _number(query, "limit") or 0
+        limit = number(query, "limit") or 0
         if token := query.get("continue"):
             objects, meta = self._pages.resume(token, limit)
         else:
@@ -178,9 +176,9 @@ class Handlers:
             namespace=target.namespace,
             tests=tuple(test for test in tests if test is not None),
             version=version,
-            bookmarks=_flag(query, "allowWatchBookmarks"),
-            initial_events=_flag(query, "sendInitialEvents"),
-            timeout_seconds=_number(query, "timeoutSeconds"),
+            bookmarks=flag(query, "allowWatchBookmarks"),
+            initial_events=flag(query, "sendInitialEvents"),
+            timeout_seconds=number(query, "timeoutSeconds"),
         )
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
@@ -205,10 +203,10 @@ class Handlers:
         created = await self._api.create(
             target.resource,
             target.namespace or "",
-            await _object(request),
+            await read_object(request),
             user=user,
             dry_run=query.get("dryRun") == "All",
-            field_manager=_manager(request),
+            field_manager=manager(request),
             field_validation=query.get("fieldValidation", ""),
             options=options_of("Create", query),
             warnings=warnings,
@@ -226,7 +224,7 @@ class Handlers:
             target.namespace or "",
             target.name,
             target.subresource,
-            await _object(request),
+            await read_object(request),
             user=user,
             dry_run=request.query.get("dryRun") == "All",
             options=options_of("Create", request.query),
@@ -241,11 +239,11 @@ class Handlers:
             target.resource,
             target.namespace or "",
             target.name,
-            await _object(request),
+            await read_object(request),
             user=user,
             subresource=target.subresource,
             dry_run=query.get("dryRun") == "All",
-            field_manager=_manager(request),
+            field_manager=manager(request),
             field_validation=query.get("fieldValidation", ""),
             options=options_of("Update", query),
             warnings=warnings,
@@ -271,9 +269,9 @@ class Handlers:
             dry_run=query.get("dryRun") == "All",
             field_manager=query.get("fieldManager", "")
             if request.content_type in APPLY
-            else _manager(request),
+            else manager(request),
             field_validation=query.get("fieldValidation", ""),
-            force=_flag(query, "force"),
+            force=flag(query, "force"),
             options=options_of("Create" if creates else "Update", query),
             warnings=warnings,
         )
@@ -289,7 +287,7 @@ class Handlers:
         if target.subresource:
             raise method_not_allowed(target.resource.plural)
         warnings: list[str] = []
-        asked = await self._delete_arguments(request)
+        asked = await delete_arguments(request)
         namespace = target.namespace or ""
         deleted = await self._api.delete(
             target.resource, namespace, target.name, user=user, warnings=warnings, **asked
@@ -309,7 +307,7 @@ class Handlers:
     async def _delete_collection(
         self, request: web.Request, target: Target, user: UserInfo
     ) -> web.Response:
-        asked = await self._delete_arguments(request)
+        asked = await delete_arguments(request)
         query = request.query
         found = self._api.storage.list(
             target.resource,
@@ -335,76 +333,18 @@ class Handlers:
             }
         )
 
-    async def _delete_arguments(self, request: web.Request) -> dict[str, Any]:
-        body = await request.read()
-        options: Obj = (_decoded(request, body) if body else None) or {}
-        query = request.query
-        if not isinstance(options, dict):
-            raise bad_request("the body of the request is not DeleteOptions")
-        grace = options.get("gracePeriodSeconds", _number(query, "gracePeriodSeconds"))
-        orphan = options.get("orphanDependents")
-        propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
-        if propagation is None and orphan is not None:
-            propagation = "Orphan" if orphan else "Background"
-        if propagation not in (None, "Orphan", "Foreground", "Background"):
-            raise bad_request(f'propagationPolicy: Unsupported value: "{propagation}"')
-        shown = options_of(
-            "Delete", {**query, **({"dryRun": "All"} if options.get("dryRun") else {})}
-        )
-        return {
-            "grace_seconds": grace if isinstance(grace, int) else None,
-            "propagation": propagation,
-            "preconditions": options.get("preconditions"),
-            "dry_run": "dryRun" in shown,
-            "options": shown,
-        }
-
     async def _review(self, request: web.Request, target: Target, user: UserInfo) -> web.Response:
         if request.method != "POST" or target.name:
             raise method_not_allowed(target.resource.plural)
         review = answer(
             target.resource.plural,
             target.namespace or "",
-            await _object(request),
+            await read_object(request),
             user,
             self._authorizer,
             self._api.tokens,
         )
         return json_response(review, 201)
-
-
-def _flag(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name, "").lower() in ("1", "t", "true")
-
-
-def _number(query: Mapping[str, str], name: str) -> int | None:
-    value = query.get(name)
-    if not value:
-        return None
-    if not value.isdigit():
-        raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax ({name})')
-    return int(value)
-
-
-def _decoded(request: web.Request, body: bytes) -> Any:
-    return decode_protobuf(body) if request.content_type == MEDIA_TYPE else decode_body(body)
-
-
-async def _object(request: web.Request) -> Obj:
-    body = await request.read()
-    if len(body) > _MAX_BODY:
-        limit = f"limit is {_MAX_BODY}"
-        raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: {limit}")
-    obj = _decoded(request, body)
-    if not isinstance(obj, dict):
-        raise bad_request("the body of the request is not an object")
-    return obj
-
-
-def _manager(request: web.Request) -> str:
-    """Give the field manager: what the query says, else the client's name."""
-    agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
-    return request.query.get("fieldManager") or agent
 
 
 def _log_of(pod: Obj) -> str:

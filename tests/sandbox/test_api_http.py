@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from kubernetes_asyncio import client as kubernetes
@@ -327,7 +328,7 @@ async def test_the_kubernetes_client_lists_watches_and_patches(tmp_path: Path) -
         await config.load_kube_config(str(path), client_configuration=configuration)
         async with kubernetes.ApiClient(configuration) as api:
             core = kubernetes.CoreV1Api(api)
-            made = await core.create_namespaced_pod("nlp", pod())
+            made = await core.create_namespaced_pod("nlp", cast(Any, pod()))
             assert made.status.phase == "Pending"
             listed = await core.list_namespaced_pod("nlp")
             assert [item.metadata.name for item in listed.items] == ["nb"]

@@ -134,8 +134,8 @@ async def test_custom_resources_have_columns_short_names_and_server_side_apply(
     body["spec"]["versions"][0]["additionalPrinterColumns"] = columns
     await kubectl("apply", "-f", "-", feed=body)
     await kubectl("wait", "--for=condition=established", "crd/teams.fairslice.io")
-    team = {"metadata": {"name": "nlp"}, "spec": {"namespaces": ["nlp"], "weight": 2}}
-    team = typed("fairslice.io/v1alpha1", "Team", team)
+    named = {"metadata": {"name": "nlp"}, "spec": {"namespaces": ["nlp"], "weight": 2}}
+    team = typed("fairslice.io/v1alpha1", "Team", named)
     await kubectl("apply", "-f", "-", feed=team)
     assert (await kubectl("get", "tm")).split() == ["NAME", "WEIGHT", "nlp", "2"]
     assert "Weight:  2" in await kubectl("describe", "team", "nlp")
