@@ -116,7 +116,12 @@ def assess(
         )
     except NoOption as error:
         raise Refusal(str(error), 422, "Invalid") from None
-    return GpuWork(ask, found.work_class, options, ideal or options)
+    return GpuWork(
+        ask,
+        found.work_class,
+        _in_service_first(subject, options),
+        _in_service_first(subject, ideal or options),
+    )
 
 
 def book_request(
@@ -232,11 +237,17 @@ def _closed_pools(subject: Subject, team: Team, offers: Sequence[Offer]) -> froz
     return frozenset(offer.pool for offer in offers if team.quota(offer.pool).limit == 0)
 
 
+def _in_service_first(subject: Subject, options: tuple[Option, ...]) -> tuple[Option, ...]:
+    """Put what nodes in service offer before what was only seen before, or is yet to come."""
+    capacity = subject.view.inventory.capacity()
+    here = [all(capacity.get(key) for key in option.offers) for option in options]
+    if all(here):
+        return options
+    ordered = zip(here, options, strict=True)
+    return tuple(option for _, option in sorted(ordered, key=lambda pair: not pair[0]))
+
+
 def _may_grow(subject: Subject, options: Sequence[Option]) -> bool:
-    inventory = subject.view.inventory
-    capacity = inventory.capacity()
-    return any(
-        inventory.reach(key).total > sum(capacity.get(key, {}).values())
-        for option in options
-        for key in option.offers
-    )
+    """Say whether an autoscaler may add nodes for one of the options."""
+    growing = {pool.name for pool in subject.view.policy.pools if pool.autoscale_max_gpus}
+    return any(option.pool in growing for option in options)
