@@ -26,6 +26,7 @@ __all__ = [
     "cap_reached",
     "capacity_taken",
     "changed_after_admission",
+    "class_given",
     "class_kept",
     "class_not_allowed",
     "class_unknown",
@@ -403,6 +404,11 @@ def option_missing(asked: str, why: str, exists: Iterable[str]) -> str:
 def audit(text: str) -> str:
     """Warn: what would have happened, were the feature enforced."""
     return line(f"[audit] {text}")
+
+
+def class_given(work_class: str, source: str, priority_class: str) -> str:
+    """Warn: the class that a pod was found to be of, and the PriorityClass that comes with it."""
+    return line(f"class {work_class} ({source}): PriorityClass {priority_class}")
 
 
 def class_kept(kind: str) -> str:

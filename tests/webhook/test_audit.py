@@ -59,8 +59,9 @@ async def test_nothing_is_changed_booked_or_denied(cluster: MakeCluster) -> None
 async def test_a_shrunk_notebook_is_told_and_kept(cluster: MakeCluster) -> None:
     place = await cluster(watched())
     done = await place.mutate(notebook())
-    assert outcomes(place) == [("rewrite", "change")]
+    assert outcomes(place) == [("rewrite", "change")] * 2
     assert "1g.10gb" in done.warnings[0]
+    assert "fairslice-experiment" in done.warnings[1]
     record = place.sink.records[0]
     assert (record.kind, record.name, record.team, record.user) == ("Pod", "nb", "nlp", "alice")
 

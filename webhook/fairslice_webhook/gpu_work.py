@@ -52,6 +52,7 @@ class GpuWork:
 
     ask: PodAsk
     work_class: WorkClass | None
+    source: str
     options: tuple[Option, ...]
     ideal: tuple[Option, ...]
 
@@ -119,6 +120,7 @@ def assess(
     return GpuWork(
         ask,
         found.work_class,
+        found.source,
         _in_service_first(subject, options),
         _in_service_first(subject, ideal or options),
     )

@@ -195,9 +195,12 @@ def _note_work(subject: Subject, work: GpuWork, pod: Pod, notes: Notes) -> None:
     enforced = subject.modes.rewrite is Mode.ENFORCE
     if enforced and wanted not in subject.view.priority_classes:
         notes.warn(messages.priority_class_missing(wanted))
-    elif present:
+        return
+    if present:
         text = messages.priority_class_replaced(present, wanted, work.class_name)
-        if enforced:
-            notes.warn(text)
-        elif subject.modes.rewrite is Mode.AUDIT:
-            notes.audit("rewrite", "change", text)
+    else:
+        text = messages.class_given(work.class_name, work.source, wanted)
+    if enforced:
+        notes.warn(text)
+    elif subject.modes.rewrite is Mode.AUDIT:
+        notes.audit("rewrite", "change", text)
