@@ -129,7 +129,8 @@ async def ensure_secret_path(client: KubeClient, namespace: str) -> str:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": _PATH_SECRET, "namespace": namespace},
-        "stringData": {"path": secrets.token_urlsafe(24)},
+        # Of a path in the Service form, each segment must be a lower-case DNS name.
+        "stringData": {"path": secrets.token_hex(24)},
     }
     try:
         answer = await client.get(object_path(body))

@@ -133,7 +133,8 @@ def _base_url(text: str) -> str:
 
 
 def _redis_url(text: str) -> str:
-    if urlsplit(text).scheme not in ("redis", "rediss", "unix", "sentinel", "cluster"):
+    # What comes of it, RedisSetting says; this tells a wrong word from an address at once.
+    if urlsplit(text).scheme.partition("+")[0] not in ("redis", "rediss", "unix"):
         raise ValueError("is not a Redis URL such as redis://host:6379/0")
     return text
 
