@@ -4,7 +4,6 @@ Source: k8s.io/kubernetes/plugin/pkg/admission (namespace/lifecycle, serviceacco
 defaulttolerationseconds, priority, runtimeclass, resourcequota).
 """
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -52,7 +51,7 @@ class Plugins:
         asked = _usage(request.object)
         for quota in self._store.list("resourcequotas", request.namespace):
             hard = quota.get("spec", {}).get("hard", {})
-            limited = {name: hard[name] for name in hard if name in asked or name in _counted(hard)}
+            limited = {name: hard[name] for name in hard if name in asked}
             used = self._used(request.namespace, limited)
             over = [
                 name
@@ -244,10 +243,6 @@ def _usage(pod: Obj) -> dict[str, Fraction]:
         if f"requests.{name}" in usage:
             usage[name] = usage[f"requests.{name}"]
     return usage
-
-
-def _counted(hard: Obj) -> Iterator[str]:
-    yield from (name for name in hard if name in ("pods", "count/pods"))
 
 
 def _exceeded(
