@@ -77,25 +77,32 @@ class Actor:
         }
         await self.client.patch(path_of(facts.kind, facts.namespace, facts.name), body, MERGE_PATCH)
 
-    async def ungate(self, pod: PodFacts, booking: Booking, option: Option) -> None:
-        """Take our gate off a pod, with the node affinity that its assignment needs."""
+    async def ungate(
+        self, pod: PodFacts, booking: Booking, option: Option, pod_stamp: str = ""
+    ) -> None:
+        """Take our gate off a pod; `pod_stamp` makes it one of a workload's booked pods."""
         gates = pod.spec.scheduling_gates or ()
         index = next((n for n, gate in enumerate(gates) if gate.name == stamps.GATE), None)
         if index is None:
             return
         assignment = json.encode(Assignment(booking=booking.id, option=option)).decode()
-        annotations = f"/metadata/annotations/{_escape(stamps.ASSIGNMENT)}"
+        stamped = {stamps.ASSIGNMENT: assignment, stamps.STATUS: "Released"}
+        if pod_stamp:
+            stamped |= {stamps.BOOKING: booking.id, stamps.POD_STAMP: pod_stamp}
         gate = f"/spec/schedulingGates/{index}"
         patch: list[dict[str, object]] = [
             {"op": "test", "path": "/metadata/uid", "value": pod.uid},
             {"op": "test", "path": f"{gate}/name", "value": stamps.GATE},
             {"op": "remove", "path": gate},
-            {"op": "add", "path": annotations, "value": assignment},
             {
                 "op": "add",
                 "path": f"/metadata/labels/{_escape(stamps.STATE)}",
                 "value": State.RELEASED.value.lower(),
             },
+        ]
+        patch += [
+            {"op": "add", "path": f"/metadata/annotations/{_escape(key)}", "value": value}
+            for key, value in stamped.items()
         ]
         await self.client.patch(path_of("Pod", pod.namespace, pod.name), patch, JSON_PATCH)
 

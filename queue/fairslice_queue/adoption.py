@@ -4,6 +4,7 @@ An object's own stamps say what it was given; where there are none, its spec is 
 webhook reads it, and it is taken into the books as it is: nothing that runs is touched.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,9 +25,6 @@ from fairslice_queue.facts import PodFacts, WorkloadFacts, timestamp
 
 __all__ = ["Adopter"]
 
-# Work that no class was chosen for stands behind all classes.
-_LAST_RANK = 1_000
-
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
@@ -37,27 +35,43 @@ class Adopter:
     inventory: Inventory
     new_id: Callable[[], str]
 
-    def workload(self, facts: WorkloadFacts, now: float) -> Booking | None:
+    def workload(
+        self, facts: WorkloadFacts, pods: Sequence[PodFacts], now: float
+    ) -> Booking | None:
         """Book a suspendable workload that carries our stamp; None if it asks for no GPU."""
         team = self._team(facts.namespace, facts.spec)
+        # As the webhook classifies it: what its templates say counts, its own labels more.
         work_class = self._class(
-            team, facts.namespace, facts.labels, facts.spec.priority_class_name, (facts.kind,)
+            team,
+            facts.namespace,
+            {**(facts.template.labels or {}), **facts.labels},
+            facts.spec.priority_class_name,
+            (facts.kind, *owner_kinds(facts.metadata)),
         )
-        ask = _read(facts.spec, facts.annotations)
+        ask = _read(facts.spec, facts.template.annotations or {})
         if ask is None:
             return None
         options = self._options(facts.spec, ask, team, work_class)
-        chosen, state = -1, _waiting_state(facts.labels)
-        if not facts.suspended:
-            state = State.RELEASED
-            given = facts.assignment.option if facts.assignment is not None else None
-            if given is None and options:
-                given = options[0]
-            if given is None:
-                return None
-            options, chosen = _with(options, given)
         booking = self._booking(facts, facts.kind, team, work_class, options, now)
-        return structs.replace(booking, state=state, chosen=chosen, pods=facts.desired)
+        live = [pod for pod in pods if not pod.ended]
+        place = Counter(pod.node for pod in live if pod.node)
+        if facts.suspended and not place:
+            return structs.replace(booking, state=_waiting_state(facts.labels), pods=facts.desired)
+        given = facts.assignment.option if facts.assignment is not None else None
+        if given is None and options:
+            given = options[0]
+        if given is None:
+            return None
+        if facts.suspended:
+            state, count = State.PREEMPTED, place.total()
+        else:
+            running = any(pod.phase == "Running" for pod in live)
+            state = State.RUNNING if running else State.RELEASED
+            count = max(facts.desired, len(live))
+        options, chosen = _with(options, given)
+        return structs.replace(
+            booking, state=state, options=options, chosen=chosen, pods=count, place=dict(place)
+        )
 
     def pod(self, facts: PodFacts, now: float) -> Booking | None:
         """Book a pod that belongs to no booked workload; None if it holds no GPU."""
@@ -107,7 +121,8 @@ class Adopter:
             ref=Ref(kind=kind, namespace=facts.namespace, name=facts.name, uid=facts.uid),
             team=team.name if team is not None else "",
             work_class=work_class.name if work_class is not None else "",
-            rank=work_class.rank if work_class is not None else _LAST_RANK,
+            # Work that no class was chosen for stands behind all classes.
+            rank=work_class.rank if work_class is not None else len(self.policy.classes),
             user=facts.annotations.get(stamps.USER, ""),
             state=State.QUEUED,
             pods=1,
@@ -159,7 +174,7 @@ class Adopter:
                 work_class,
                 self.inventory.offers_for(spec),
                 self.policy,
-                closed_pools=closed,
+                closed_pools=frozenset(closed),
             )
         except NoOption:
             return ()

@@ -9,6 +9,8 @@ import msgspec
 from fairslice import stamps
 from fairslice.booking import Assignment
 from fairslice.kube.objects import Job, ObjectMeta, OwnerReference, Pod, PodSpec
+from fairslice.placement import PodNeeds, pod_needs
+from fairslice.quantity import QuantityError
 
 __all__ = ["PodFacts", "WorkloadFacts", "job_facts", "pod_facts", "timestamp"]
 
@@ -35,9 +37,19 @@ def assignment_of(meta: ObjectMeta) -> Assignment | None:
         return None
 
 
+def _needs(spec: PodSpec) -> PodNeeds:
+    try:
+        return pod_needs(spec)
+    except QuantityError:  # the API server lets none of these pass
+        return PodNeeds()
+
+
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod. `booking` is its stamp, `disruption` the reason it is being pushed out."""
+    """A pod. `booking` is its stamp, `disruption` the reason it is being pushed out.
+
+    `stamp` is its own id among the pods of its workload's booking.
+    """
 
     metadata: ObjectMeta
     node: str
@@ -55,6 +67,7 @@ class PodFacts:
     created: float
     started: float
     spec: PodSpec
+    needs: PodNeeds
 
     @property
     def key(self) -> str:
@@ -123,6 +136,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         created=timestamp(meta.creation_timestamp),
         started=timestamp(status.start_time),
         spec=spec,
+        needs=_needs(spec),
     )
 
 
@@ -142,9 +156,11 @@ class WorkloadFacts:
     deleting: bool
     desired: int
     booking: str
-    controller: OwnerReference | None
+    metadata: ObjectMeta
+    template: ObjectMeta
     assignment: Assignment | None
     spec: PodSpec
+    needs: PodNeeds
     created: float
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -187,9 +203,11 @@ def job_facts(job: Job) -> WorkloadFacts:
         deleting=meta.deletion_timestamp is not None,
         desired=desired,
         booking=(meta.annotations or _NO_LABELS).get(stamps.BOOKING, ""),
-        controller=next((ref for ref in meta.owner_references or () if ref.controller), None),
+        metadata=meta,
+        template=spec.template.metadata,
         assignment=assignment_of(spec.template.metadata),
         spec=spec.template.spec,
+        needs=_needs(spec.template.spec),
         created=timestamp(meta.creation_timestamp),
         labels=meta.labels or _NO_LABELS,
         annotations=meta.annotations or _NO_LABELS,

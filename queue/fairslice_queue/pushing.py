@@ -13,6 +13,7 @@ from fairslice_queue.seat import Seat
 
 __all__ = ["Pushing"]
 
+_DEFAULT_GRACE = 30
 _CLAIM_SECONDS = 5.0  # a claim whose victims have gone and that still doesn't fit is void
 
 
@@ -22,6 +23,15 @@ class _Notice:
 
     action: Preempt
     due: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Eviction:
+    """A pod that is to go: why, with how much grace, asked since when (monotonic seconds)."""
+
+    why: str
+    grace: int
+    since: float
 
 
 @dataclass(slots=True)
@@ -41,7 +51,7 @@ class Pushing:
         self._restarts = restarts
         self._notices: dict[str, _Notice] = {}
         self._claims: dict[str, _Claim] = {}
-        self._evicting: dict[str, float] = {}
+        self._evicting: dict[str, _Eviction] = {}
 
     @property
     def warned(self) -> Mapping[str, object]:
@@ -103,6 +113,28 @@ class Pushing:
     async def push_out(self, booking: Booking, why: str, grace: int, now: float) -> None:
         """Put a holder on its way out. Raises LedgerUnavailable."""
         seat = self._seat
+        await self._leave(booking, now)
+        seat.metrics.preempted.labels(booking.team, booking.work_class).inc()
+        seat.standing.tell(booking, "Preempted", why)
+        if booking.ref.kind == "Pod":
+            self._evicting[booking.id] = _Eviction(why, grace, time.monotonic())
+            seat.calls.start(booking.id, self.evict_again(booking))
+            return
+        workload = seat.watch.workload_of(booking.id)
+        if workload is not None:
+            notes: dict[str, str | None] = {stamps.PREEMPTION: why, stamps.STATUS: why}
+            seat.calls.start(booking.id, self.stop(booking, workload, notes))
+
+    async def take_back(
+        self, booking: Booking, workload: WorkloadFacts, why: str, now: float
+    ) -> None:
+        """Suspend a released workload that does not come to run. Raises LedgerUnavailable."""
+        await self._leave(booking, now)
+        notes: dict[str, str | None] = {stamps.STATUS: messages.line(why)}
+        self._seat.calls.start(booking.id, self.stop(booking, workload, notes))
+
+    async def _leave(self, booking: Booking, now: float) -> None:
+        seat = self._seat
         await seat.ledger.settle(
             seat.epoch,
             booking.id,
@@ -112,15 +144,6 @@ class Pushing:
             now=now,
         )
         await seat.mirror.follow(0.0)
-        seat.metrics.preempted.labels(booking.team, booking.work_class).inc()
-        seat.standing.tell(booking, "Preempted", why)
-        if booking.ref.kind == "Pod":
-            seat.calls.start(booking.id, self.evict(booking, why, grace))
-            return
-        workload = seat.watch.workload_of(booking.id)
-        if workload is not None:
-            notes: dict[str, str | None] = {stamps.PREEMPTION: why, stamps.STATUS: why}
-            seat.calls.start(booking.id, self.stop(booking, workload, notes))
 
     async def stop(
         self,
@@ -133,25 +156,31 @@ class Pushing:
         state = current.state if current is not None else State.QUEUED
         await self._seat.actor.stop_workload(workload, state, annotations)
 
-    async def evict(self, booking: Booking, why: str, grace: int) -> None:
+    async def evict_again(self, booking: Booking) -> None:
         """Evict a booking's pod; a disruption budget is honoured for the policy's evictGrace.
 
         Raises ApiError.
         """
         seat = self._seat
+        eviction = self._evicting.get(booking.id)
+        if eviction is None:  # begun by an earlier leader
+            work_class = seat.watch.policy.classes.get(booking.work_class)
+            grace = work_class.grace if work_class is not None else _DEFAULT_GRACE
+            eviction = self._evicting[booking.id] = _Eviction("", grace, time.monotonic())
         for pod in list(seat.watch.pods_of(booking.id).values()):
             if pod.ended or pod.deleting:
                 continue
+            why = eviction.why or pod.annotations.get(stamps.PREEMPTION) or "made room"
             if asks_for_restart(pod, seat.watch.policy):
                 await self._restarts.store_pod(pod, booking.option, booking.restarts)
                 await self._restarts.mark("Pod", pod.namespace, pod.name, why)
-            notice = {stamps.PREEMPTION: messages.line(why)}
-            await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
-            first = self._evicting.setdefault(booking.id, time.monotonic())
-            if await seat.actor.evict(pod, grace):
+            if eviction.why:
+                notice = {stamps.PREEMPTION: messages.line(why)}
+                await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
+            if await seat.actor.evict(pod, eviction.grace):
                 continue
-            if time.monotonic() - first > seat.watch.policy.evict_grace:
-                await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, grace)
+            if time.monotonic() - eviction.since > seat.watch.policy.evict_grace:
+                await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, eviction.grace)
 
     def void_claims(self, now: float) -> None:
         """Give up claims that their victims' leaving did not fulfil."""

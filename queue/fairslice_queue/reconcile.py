@@ -31,7 +31,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The booking holds this much, there."""
+    """The booking holds this much, there; even if the books say that it waits."""
 
     state: State
     pods: int
@@ -91,39 +91,59 @@ def reconcile_workload(
 ) -> Step:
     """Compare a suspendable workload with its booking."""
     live = [pod for pod in pods if not pod.ended]
-    over = workload is None or workload.finished or workload.deleting
-    if booking.state in (State.QUEUED, State.HELD) and not live:
-        if over:
-            return End()
-        assert workload is not None
-        if not workload.suspended:
-            return Fix("stop")
-        wanted = _wish(workload)
-        if wanted is not booking.state or workload.desired != booking.pods:
-            return Requeue(wanted, workload.desired, booking.reason)
-        return Keep()
-    if workload is None or over:
-        if not live:
-            return End()
-        return _settle(booking, booking.state, len(live), _place({}, live, len(live)))
+    bound = [pod for pod in live if pod.node]
+    if workload is None or workload.finished or workload.deleting:
+        if booking.state.holds:
+            return _as_live(booking, booking.state, live) if live else End()
+        return _as_live(booking, State.PREEMPTED, bound) if bound else End()
+    if not booking.state.holds:
+        return _waiting_workload(booking, workload, live, bound)
     if booking.state is State.PREEMPTED:
         if not workload.suspended:
             return Fix("stop")
         if not live:
-            return Requeue(State.QUEUED, workload.desired, booking.reason)
-        return _settle(booking, State.PREEMPTED, len(live), _place({}, live, len(live)))
+            return Requeue(_wish(workload), workload.desired, booking.reason)
+        return _as_live(booking, State.PREEMPTED, live)
     if workload.suspended:
-        wish = _wish(workload)
-        if wish is State.HELD or booking.state is State.HELD:
-            # Its user suspended it: what it held is free as soon as its pods are gone.
-            if not live:
-                return Requeue(wish, workload.desired, "")
-            return _settle(booking, booking.state, len(live), _place({}, live, len(live)))
-        return Fix("start")
-    held = max(workload.desired, len(live))
+        if _wish(workload) is not State.HELD:
+            return Fix("start")
+        # Its user suspended it: what it held is free as soon as its pods are gone.
+        if not live:
+            return Requeue(State.HELD, workload.desired, "")
+        return _as_live(booking, booking.state, live)
+    # Pods beyond what was booked have bookings of their own.
+    held = max(min(workload.desired, booking.pods), len(live))
     running = any(pod.phase == "Running" for pod in live)
-    state = State.RUNNING if running else _not_running(booking.state)
+    state = State.RUNNING if running else booking.state
     return _settle(booking, state, held, _place(booking.place, live, held))
+
+
+def _waiting_workload(
+    booking: Booking,
+    workload: WorkloadFacts,
+    live: Sequence[PodFacts],
+    bound: Sequence[PodFacts],
+) -> Step:
+    if not workload.suspended:
+        given = workload.assignment
+        ours = given is not None and given.booking == booking.id
+        if ours and workload.labels.get(stamps.STATE) == State.RELEASED.value.lower():
+            # It was released; the books were made anew from an older view of it.
+            held = max(workload.desired, len(live))
+            return Settle(State.RELEASED, held, _place({}, live, held))
+        return Fix("stop")
+    if bound:
+        # The books were made anew while it was on its way out.
+        return _as_live(booking, State.PREEMPTED, bound)
+    wanted = _wish(workload)
+    if wanted is not booking.state or workload.desired != booking.pods:
+        return Requeue(wanted, workload.desired, booking.reason)
+    return Keep()
+
+
+def _as_live(booking: Booking, state: State, live: Sequence[PodFacts]) -> Step:
+    """Hold just what the pods that are still there hold."""
+    return _settle(booking, state, len(live), _place({}, live, len(live)))
 
 
 def _wish(workload: WorkloadFacts) -> State:
@@ -131,19 +151,16 @@ def _wish(workload: WorkloadFacts) -> State:
     return State.HELD if label == State.HELD.value.lower() else State.QUEUED
 
 
-def _not_running(state: State) -> State:
-    # Between two pods of one workload nothing runs for a moment; it is no new release.
-    return state if state.holds else State.RELEASED
-
-
 def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
     """Compare a pod that has a booking of its own with it."""
     if pod is None:
-        lingers = booking.state.holds and booking.group.startswith("StatefulSet ")
+        # What was pushed out leaves its units to whom it was pushed out for.
+        stays = booking.state in (State.RELEASED, State.RUNNING)
+        lingers = stays and booking.group.startswith("StatefulSet ")
         return End(LINGER_SECONDS if lingers else 0.0)
     if pod.ended:
         return End()
-    if booking.state.waits or booking.state is State.HELD:
+    if not booking.state.holds:
         if pod.gated:
             return Keep()
         # Someone let it go past us; what the API server shows is what holds.
@@ -152,5 +169,5 @@ def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
         return _settle(booking, State.PREEMPTED, 1, _place(booking.place, [pod], 1))
     if pod.gated:
         return Fix("start")
-    state = State.RUNNING if pod.phase == "Running" else _not_running(booking.state)
+    state = State.RUNNING if pod.phase == "Running" else booking.state
     return _settle(booking, state, 1, _place(booking.place, [pod], 1))

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
 
 import msgspec
 
@@ -10,10 +12,10 @@ from fairslice.booking import Booking, State
 from fairslice.kube.client import ApiError, NotFound
 from fairslice.kube.objects import ObjectMeta
 from fairslice_queue.acting import path_of
-from fairslice_queue.adoption import Adopter
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.ledger import LINGERS
+from fairslice_queue.newcomers import STRANGER, Newcomers
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconcile import (
     LINGER_SECONDS,
@@ -36,8 +38,6 @@ _log = logging.getLogger(__name__)
 _UNSEEN_SECONDS = 10.0  # a bound booking whose object the watch hasn't shown is looked up
 _FIRST_BACKOFF = 60.0
 _LONGEST_BACKOFF = 3600.0
-# Bookings of pods that carry no stamp: older than the install, or of exempt namespaces.
-_STRANGER = "x-"
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -47,27 +47,28 @@ class _Named(msgspec.Struct, frozen=True):
 class Reconciler:
     """Looks at bookings one by one. Methods raise LedgerUnavailable."""
 
-    def __init__(self, seat: Seat, pushing: Pushing, returning: Returning) -> None:
+    def __init__(
+        self, seat: Seat, newcomers: Newcomers, pushing: Pushing, returning: Returning
+    ) -> None:
         self._seat = seat
+        self._newcomers = newcomers
         self._pushing = pushing
         self._returning = returning
         self._backoffs: dict[str, tuple[float, int]] = {}
+        self._failures: dict[str, str] = {}
 
     @property
     def not_before(self) -> Mapping[str, float]:
         """When work that failed to start may be tried again (Unix seconds)."""
         return {key: until for key, (until, _) in self._backoffs.items()}
 
-    def adopter(self) -> Adopter:
-        """Make an adopter for the cluster as it is now."""
-        watch = self._seat.watch
-        return Adopter(watch.policy, watch.teams, watch.inventory, self._seat.new_id)
-
     async def all_dirty(self) -> None:
         """Look at every booking and stranger that an event may have changed."""
         watch = self._seat.watch
+        # Taken before the books are read: an object's booking is older than the object.
         dirty, watch.dirty = watch.dirty, set()
         try:
+            await self._seat.mirror.follow(0.0)
             while dirty:
                 booking_id = dirty.pop()
                 try:
@@ -75,7 +76,7 @@ class Reconciler:
                 except LedgerUnavailable:
                     dirty.add(booking_id)
                     raise
-            await self._strangers()
+            await self._newcomers.look_at_strangers()
             await self._detach_ended()
         finally:
             watch.dirty |= dirty
@@ -88,79 +89,80 @@ class Reconciler:
         workload = seat.watch.workload_of(booking_id)
         pods = list(seat.watch.pods_of(booking_id).values())
         now = seat.clock()
-        if booking is None:
-            await self._adopt(workload, pods, now)
+        if booking is None or (workload is not None and _has_no_option(booking)):
+            await self._newcomers.adopt(workload, pods, now)
             return
         if booking.reason == LINGERS:
             return
         if not booking.bound:
-            await self._confirm(booking, workload, pods)
+            await self._newcomers.confirm(booking, workload, pods)
             return
         if booking.ref.kind == "Pod":
-            pod = pods[0] if pods else None
-            if pod is None and not self._surely_gone(booking):
-                return
-            if pod is not None:
-                self._returning.look_after(booking, pod)
-            step = reconcile_pod(booking, pod)
+            step = await self._pod_step(booking, pods)
         else:
-            if workload is None and not self._surely_gone(booking):
-                return
-            if workload is not None and await self._returning.after_disruption(
-                booking, workload, now
-            ):
-                return
-            step = reconcile_workload(booking, workload, pods)
-        await self._apply(booking, step, workload, now)
+            step = await self._workload_step(booking, workload, pods, now)
+        if step is not None:
+            await self._apply(booking, step, workload, pods, now)
+
+    async def _pod_step(self, booking: Booking, pods: list[PodFacts]) -> Step | None:
+        pod = pods[0] if pods else None
+        if pod is None:
+            return reconcile_pod(booking, None) if self._surely_gone(booking) else None
+        self._returning.look_after(booking, pod)
+        if booking.state.waits and pod.gated and await self._join(booking, pod):
+            return None
+        return reconcile_pod(booking, pod)
+
+    async def _workload_step(
+        self,
+        booking: Booking,
+        workload: WorkloadFacts | None,
+        pods: list[PodFacts],
+        now: float,
+    ) -> Step | None:
+        if workload is None:
+            if not self._surely_gone(booking):
+                return None
+            if all(pod.ended for pod in pods):
+                # It may have lost the label that it is watched by: a consistent read tells.
+                await self._look_up(booking)
+                return None
+        elif await self._returning.after_disruption(booking, workload, pods, now):
+            return None
+        return reconcile_workload(booking, workload, pods)
 
     def _surely_gone(self, booking: Booking) -> bool:
         return bool(booking.ref.uid) and self._seat.watch.is_gone(booking.ref.uid)
 
-    async def _adopt(
-        self, workload: WorkloadFacts | None, pods: list[PodFacts], now: float
-    ) -> None:
-        booking = None
-        if workload is not None:
-            if not workload.finished and not workload.deleting:
-                booking = self.adopter().workload(workload, now)
-        elif pods and not pods[0].ended:
-            booking = self.adopter().pod(pods[0], now)
-        if booking is not None:
-            await self._seat.ledger.adopt(self._seat.epoch, booking)
+    async def _join(self, booking: Booking, pod: PodFacts) -> bool:
+        """Give a gated pod the place among its workload's pods that it was refused.
 
-    async def _confirm(
-        self, booking: Booking, workload: WorkloadFacts | None, pods: list[PodFacts]
-    ) -> None:
-        """Bind a tentative booking to the object that the watch shows."""
-        found: WorkloadFacts | PodFacts | None = workload
-        if booking.ref.kind == "Pod":
-            found = pods[0] if pods else None
-        if found is not None:
-            await self._seat.ledger.bind(
-                booking.id,
-                namespace=found.namespace,
-                kind=booking.ref.kind,
-                name=found.name,
-                uid=found.uid,
-            )
-
-    async def _strangers(self) -> None:
-        """Take pods with GPUs that nobody booked into the books, and let them go again."""
-        seat, now = self._seat, self._seat.clock()
-        seen = set()
-        for pod in seat.watch.unbooked():
-            booking_id = _STRANGER + pod.uid
-            seen.add(booking_id)
-            known = seat.mirror.books.get(booking_id)
-            where = pod.node or pod.nominated_node
-            if known is not None and known.place == ({where: 1} if where else {}):
-                continue
-            booking = self.adopter().pod(pod, now)
-            if booking is not None:
-                await seat.ledger.adopt(seat.epoch, msgspec.structs.replace(booking, id=booking_id))
-        for booking in list(seat.mirror.books):
-            if booking.id.startswith(_STRANGER) and booking.id not in seen:
-                await seat.ledger.end(seat.epoch, booking.id)
+        It came before its predecessor was taken off the books. False: there is none, or the pod
+        was rewritten to something else.
+        """
+        seat, owner = self._seat, pod.controller
+        if owner is None or pod.assignment is None:
+            return False
+        workload = seat.watch.workloads.get(f"{owner.kind}/{pod.namespace}/{owner.name}")
+        if workload is None or workload.uid != owner.uid or workload.booking in seat.calls.busy:
+            return False
+        parent = seat.mirror.books.get(workload.booking)
+        if parent is None or parent.option is None or parent.state.leaves:
+            return False
+        there = sum(1 for item in seat.watch.pods_of(parent.id).values() if not item.ended)
+        if there >= parent.pods or pod.assignment.option.units != parent.option.units:
+            return False
+        stamp = "p" + blake2b(pod.uid.encode(), digest_size=10).hexdigest()
+        attached = await seat.ledger.attach(
+            parent.id, owner_uid=owner.uid, team=parent.team, pod=stamp, now=seat.clock()
+        )
+        if not attached.accepted:
+            return False
+        await seat.ledger.bind_pod(parent.id, pod=stamp, uid=pod.uid, name=pod.name)
+        await seat.ledger.end(seat.epoch, booking.id)
+        self._forget(booking)
+        seat.calls.start(booking.id, seat.actor.ungate(pod, parent, parent.option, stamp))
+        return True
 
     async def _detach_ended(self) -> None:
         """Let pods that ended go from their workloads' bookings, so that others may follow."""
@@ -171,17 +173,35 @@ class Reconciler:
             ended.discard((booking_id, stamp))
 
     async def _apply(
-        self, booking: Booking, step: Step, workload: WorkloadFacts | None, now: float
+        self,
+        booking: Booking,
+        step: Step,
+        workload: WorkloadFacts | None,
+        pods: list[PodFacts],
+        now: float,
     ) -> None:
         seat = self._seat
         match step:
             case Keep():
                 pass
-            case Settle(state, held, place):
+            case Settle(state, held, place) if booking.state.holds:
                 await seat.ledger.settle(
                     seat.epoch, booking.id, state=state, pods=held, place=place, now=now
                 )
+            case Settle(state, held, place):
+                holds = msgspec.structs.replace(
+                    booking,
+                    state=state,
+                    pods=held,
+                    place=dict(place),
+                    chosen=_given(booking, workload, pods),
+                    since=now,
+                    reason="",
+                )
+                await seat.ledger.adopt(seat.epoch, holds)
             case Requeue(state, held, reason):
+                seat.watch.disrupted.pop(booking.id, None)
+                reason = self._failures.get(booking.id, reason)
                 await seat.ledger.requeue(
                     seat.epoch, booking.id, state=state, pods=held, reason=reason, now=now
                 )
@@ -197,7 +217,9 @@ class Reconciler:
         seat = self._seat
         seat.calls.forget(booking.id)
         self._pushing.forget(booking.id)
+        self._returning.forget(booking.id)
         self._backoffs.pop(booking.id, None)
+        self._failures.pop(booking.id, None)
         seat.watch.disrupted.pop(booking.id, None)
         seat.watch.forget_gone(booking.ref.uid)
         seat.standing.forget(booking.id)
@@ -250,29 +272,29 @@ class Reconciler:
 
     async def refused(self, booking_id: str, reason: str) -> None:
         """Put a release that the API server refuses back in line for a while."""
-        booking = self._seat.mirror.books.get(booking_id)
+        seat = self._seat
+        booking = seat.mirror.books.get(booking_id)
         if booking is None or booking.state is not State.RELEASED:
             return
-        try:
-            await self._back(booking, reason)
-        except LedgerUnavailable:
-            return
+        self._hold_back(booking, reason)
+        with suppress(LedgerUnavailable):  # it is tried again, and refused again
+            await seat.ledger.requeue(
+                seat.epoch,
+                booking.id,
+                state=State.QUEUED,
+                pods=booking.pods,
+                reason=self._failures[booking.id],
+                now=seat.clock(),
+            )
 
-    async def _back(self, booking: Booking, reason: str) -> None:
-        """Put a released workload back in line, to be tried again later and later."""
-        seat, now = self._seat, self._seat.clock()
+    def _hold_back(self, booking: Booking, reason: str) -> None:
+        """Let a workload that could not start be tried again later and later."""
+        now = self._seat.clock()
         _, failures = self._backoffs.get(booking.id, (0.0, 0))
         pause = min(_FIRST_BACKOFF * 2**failures, _LONGEST_BACKOFF)
         self._backoffs[booking.id] = (now + pause, failures + 1)
-        seat.metrics.start_failures.inc()
-        await seat.ledger.requeue(
-            seat.epoch,
-            booking.id,
-            state=State.QUEUED,
-            pods=booking.pods,
-            reason=messages.line(reason),
-            now=now,
-        )
+        self._failures[booking.id] = messages.line(reason)
+        self._seat.metrics.start_failures.inc()
 
     async def check_all(self) -> None:
         """Look at what no event tells: objects never seen, releases that can't start."""
@@ -286,7 +308,7 @@ class Reconciler:
         workload = seat.watch.workload_of(booking.id)
         pods = seat.watch.pods_of(booking.id).values()
         if workload is None and not pods:
-            if now - booking.since > _UNSEEN_SECONDS and not booking.id.startswith(_STRANGER):
+            if now - booking.since > _UNSEEN_SECONDS and not booking.id.startswith(STRANGER):
                 await self._look_up(booking)
             return
         if booking.state is State.RELEASED and workload is not None:
@@ -300,14 +322,17 @@ class Reconciler:
                 "",
             )
             if stuck:
-                await self._back(booking, stuck)
-                seat.calls.start(booking.id, self._pushing.stop(booking, workload, {}))
+                self._hold_back(booking, stuck)
+                await self._pushing.take_back(booking, workload, stuck, now)
+        elif booking.state is State.RUNNING:
+            self._backoffs.pop(booking.id, None)
+            self._failures.pop(booking.id, None)
         elif (
             booking.state is State.PREEMPTED
             and booking.ref.kind == "Pod"
             and any(not pod.deleting and not pod.ended for pod in pods)
         ):
-            seat.calls.start(booking.id, self._pushing.evict(booking, booking.reason, 0))
+            seat.calls.start(booking.id, self._pushing.evict_again(booking))
         seat.watch.dirty.add(booking.id)
 
     async def _look_up(self, booking: Booking) -> None:
@@ -325,6 +350,21 @@ class Reconciler:
         if found.uid != ref.uid or stamp != booking.id:
             await seat.ledger.end(seat.epoch, booking.id)
             self._forget(booking)
+
+
+def _has_no_option(booking: Booking) -> bool:
+    """Say whether a booking waits for something that no node offered when it was made."""
+    return booking.state.waits and not booking.options
+
+
+def _given(booking: Booking, workload: WorkloadFacts | None, pods: list[PodFacts]) -> int:
+    """Tell from stamps which of its options a booking was given."""
+    stamped = [workload.assignment] if workload is not None else []
+    stamped += [pod.assignment for pod in pods]
+    for assignment in stamped:
+        if assignment is not None and assignment.option in booking.options:
+            return booking.options.index(assignment.option)
+    return 0
 
 
 def _label(state: State) -> str:

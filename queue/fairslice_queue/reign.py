@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from fairslice.booking import Booking, State
+from fairslice.booking import State
 from fairslice.kube.client import KubeClient, Unreachable
 from fairslice_queue.actions import Explain, Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import LedgerUnavailable, Verdict
@@ -20,6 +20,7 @@ from fairslice_queue.caps import limits_of
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
+from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.outlook import outlook
 from fairslice_queue.planner import PlanState, plan
 from fairslice_queue.pushing import Pushing
@@ -64,7 +65,8 @@ class Reign:
         self._seat = seat
         self._pushing = Pushing(seat, restarts)
         self._returning = Returning(seat, restarts, self._pushing)
-        self._reconciler = Reconciler(seat, self._pushing, self._returning)
+        self._newcomers = Newcomers(seat)
+        self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
         self._blocked: set[str] = set()
 
     async def run(self) -> None:
@@ -78,7 +80,6 @@ class Reign:
             tasks.create_task(self._work())
 
     async def _take_over(self) -> None:
-        seat = self._seat
         while True:
             try:
                 await self._open_books()
@@ -86,12 +87,7 @@ class Reign:
             except LedgerUnavailable as error:
                 _log.warning("the queue waits for its books: %s", error)
                 await asyncio.sleep(1.0)
-        watch = seat.watch
-        watch.capacity_changed = True
-        watch.dirty.update(booking.id for booking in seat.mirror.books)
-        watch.dirty.update(item.booking for item in watch.workloads.values() if item.booking)
-        watch.dirty.update(pod.booking for pod in watch.pods.values() if pod.booking)
-        watch.changed.set()
+        self._newcomers.look_at_all()
 
     async def _open_books(self) -> None:
         seat = self._seat
@@ -104,18 +100,7 @@ class Reign:
         """Make the books anew from the API server."""
         seat = self._seat
         _log.warning("the ledger is empty: rebuilding it from the cluster")
-        adopter, now = self._reconciler.adopter(), seat.clock()
-        bookings: dict[str, Booking] = {}
-        for facts in seat.watch.workloads.values():
-            booking = None if facts.finished or facts.deleting else adopter.workload(facts, now)
-            if booking is not None:
-                bookings[booking.id] = booking
-        for pod in seat.watch.pods.values():
-            if pod.ended or not pod.booking or pod.booking in bookings:
-                continue
-            booking = adopter.pod(pod, now)
-            if booking is not None:
-                bookings[booking.id] = booking
+        bookings = self._newcomers.all_seen()
         await seat.ledger.rebuild(
             seat.epoch, tuple(bookings.values()), seat.watch.inventory.capacity()
         )
@@ -187,8 +172,7 @@ class Reign:
                 await self._open_books()
         except LedgerUnavailable as error:
             _log.debug("still paused: %s", error)
-        seat.watch.capacity_changed = True
-        seat.watch.changed.set()
+        self._newcomers.look_at_all()
 
     async def _round(self) -> bool:
         """Do what there is to do. False: the ledger refused a release that was planned."""
@@ -201,7 +185,6 @@ class Reign:
             except LedgerUnavailable:
                 seat.watch.capacity_changed = True
                 raise
-        await seat.mirror.follow(0.0)
         await self._reconciler.all_dirty()
         await seat.mirror.follow(0.0)
         now = seat.clock()

@@ -63,15 +63,17 @@ class StoredManifest(Struct, frozen=True, kw_only=True):
         try:
             found = json.decode(text, type=_Manifest)
         except (DecodeError, ValidationError):
-            return Subject("", "")
-        return Subject(found.kind, found.metadata.name)
+            return Subject("", "", 0)
+        text = (found.metadata.annotations or {}).get(stamps.RESTARTS, "")
+        return Subject(found.kind, found.metadata.name, int(text) if text.isdecimal() else 0)
 
 
 class Subject(NamedTuple):
-    """Whose manifest is stored."""
+    """Whose manifest is stored. `restarts` is how often it was made again, this time included."""
 
     kind: str
     name: str
+    restarts: int
 
 
 class _Manifest(Struct, frozen=True):
@@ -139,16 +141,18 @@ class Restarts:
         template: Mapping[str, Any],
         reason: str,
     ) -> None:
-        annotations = {stamps.MANIFEST: json.encode(manifest).decode()}
-        if reason:
-            annotations[stamps.DISRUPTED] = reason
+        # A mark on an earlier manifest of the same name is not this one's.
+        annotations: dict[str, str | None] = {
+            stamps.MANIFEST: json.encode(manifest).decode(),
+            stamps.DISRUPTED: reason or None,
+        }
         body = {
             "apiVersion": "v1",
             "kind": "PodTemplate",
             "metadata": {
                 "name": template_name(kind, name),
                 "labels": {stamps.LABEL_MANAGED: "true"},
-                "annotations": annotations,
+                "annotations": {key: text for key, text in annotations.items() if text},
             },
             "template": template,
         }
@@ -207,14 +211,14 @@ class Restarts:
         user = annotations.get(stamps.USER, "")
         if not user:
             return True
-        groups = [name for name in annotations.get(stamps.GROUPS, "").split(",") if name]
+        groups = _groups(annotations.get(stamps.GROUPS, ""))
         group, plural = ("", "pods") if kind == "Pod" else ("batch", "jobs")
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
                 "user": user,
-                "groups": groups or ["system:authenticated"],
+                "groups": groups or ("system:authenticated",),
                 "resourceAttributes": {
                     "namespace": metadata["namespace"],
                     "verb": "create",
@@ -227,6 +231,14 @@ class Restarts:
             "/apis/authorization.k8s.io/v1/subjectaccessreviews", body
         )
         return bool(json.decode(answer, type=_Review).status.get("allowed"))
+
+
+def _groups(text: str) -> tuple[str, ...]:
+    """Read the submitter's groups as stamped; what can't be read grants nothing."""
+    try:
+        return json.decode(text, type=tuple[str, ...]) if text else ()
+    except (DecodeError, ValidationError):
+        return ()
 
 
 def _collection(namespace: str) -> str:

@@ -1,9 +1,10 @@
 """Looking after what must come back: disrupted by us or by others, or failed by disruption."""
 
 import logging
+from collections.abc import Iterable, Mapping
 
-from fairslice import messages
-from fairslice.booking import Booking, State
+from fairslice import messages, stamps
+from fairslice.booking import Booking
 from fairslice.kube.client import ApiError, Unreachable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.pushing import Pushing
@@ -14,7 +15,6 @@ __all__ = ["Returning"]
 
 _log = logging.getLogger(__name__)
 
-# Evictions are ours, or a drain that asked politely; the pod's controller follows them up.
 _BY_EVICTION = "EvictionByEvictionAPI"
 _ALL_RETRIES_GONE = "BackoffLimitExceeded"
 
@@ -26,44 +26,67 @@ class Returning:
         self._seat = seat
         self._restarts = restarts
         self._pushing = pushing
-        self._stored: set[str] = set()
+        self._stored: dict[str, str] = {}
+        self._done: dict[str, str] = {}
 
-    async def after_disruption(self, booking: Booking, workload: WorkloadFacts, now: float) -> bool:
+    async def after_disruption(
+        self, booking: Booking, workload: WorkloadFacts, pods: Iterable[PodFacts], now: float
+    ) -> bool:
         """Take a workload back whose pods somebody else pushes out. True: it was.
 
         A Job that failed by this alone is made again; any other is suspended and queued.
         """
         seat = self._seat
         reason = seat.watch.disrupted.get(booking.id)
-        if reason is None or booking.state not in (State.RELEASED, State.RUNNING):
+        if reason is None or not booking.state.holds or workload.deleting:
             return False
-        if workload.failed and workload.failure == _ALL_RETRIES_GONE:
-            if booking.restarts >= seat.watch.policy.restart_limit:
-                return False
-            del seat.watch.disrupted[booking.id]
-            seat.calls.start(booking.id, self._make_again(booking, workload, reason))
-            return True
-        if workload.finished or workload.suspended or reason == _BY_EVICTION:
+        if workload.failed:
+            return self._after_failure(booking, workload, pods, reason)
+        if workload.finished or workload.suspended or booking.state.leaves:
             return False
-        del seat.watch.disrupted[booking.id]
+        if reason == _BY_EVICTION:
+            # Ours, or a drain that asked politely; the workload's controller follows it up.
+            return False
         await self._pushing.push_out(booking, messages.pushed_out_by_others(reason), 0, now)
+        return True
+
+    def _after_failure(
+        self, booking: Booking, job: WorkloadFacts, pods: Iterable[PodFacts], reason: str
+    ) -> bool:
+        # The siblings of a pod that was pushed out are deleted by the Job's controller.
+        own_fault = any(
+            pod.phase == "Failed" and not pod.disruption and not pod.deleting for pod in pods
+        )
+        if own_fault or job.failure != _ALL_RETRIES_GONE:
+            return False
+        if booking.restarts >= self._seat.watch.policy.restart_limit:
+            return False
+        self._seat.calls.start(booking.id, self._make_again(booking, job, reason))
         return True
 
     def look_after(self, booking: Booking, pod: PodFacts) -> None:
         """Store the manifest of a pod that asks to be brought back, while it still can be."""
-        if pod.gated or booking.id in self._seat.calls.busy:
-            return
-        if pod.disruption:
-            if pod.uid in self._stored:
-                self._stored.discard(pod.uid)
-                self._seat.calls.start(booking.id, self._mark(pod))
-            return
-        if pod.ended or pod.deleting or pod.uid in self._stored:
+        if pod.gated or self._done.get(booking.id) == pod.uid:
             return
         policy = self._seat.watch.policy
-        if asks_for_restart(pod, policy) and booking.restarts < policy.restart_limit:
-            self._stored.add(pod.uid)
+        if booking.id in self._seat.calls.busy or not asks_for_restart(pod, policy):
+            return
+        if pod.disruption:
+            # Stored before; where it was not, there is nothing to mark.
+            self._done[booking.id] = pod.uid
+            self._seat.calls.start(booking.id, self._mark(pod))
+        elif (
+            not (pod.ended or pod.deleting)
+            and self._stored.get(booking.id) != pod.uid
+            and booking.restarts < policy.restart_limit
+        ):
+            self._stored[booking.id] = pod.uid
             self._seat.calls.start(booking.id, self._store(booking, pod))
+
+    def forget(self, booking_id: str) -> None:
+        """Drop what is remembered of a booking that is over."""
+        self._stored.pop(booking_id, None)
+        self._done.pop(booking_id, None)
 
     async def bring_back(self) -> None:
         """Create again what went through disruption, as soon as its name is free.
@@ -80,23 +103,33 @@ class Returning:
                 _log.warning("%s/%s is not brought back yet: %s", namespace, name, error)
 
     async def _consider(self, stored: StoredManifest) -> None:
-        kind, name = stored.subject
-        namespace = stored.metadata.namespace
-        if kind == "Job":
-            workload = self._seat.watch.workloads.get(f"Job/{namespace}/{name}")
+        subject, watch = stored.subject, self._seat.watch
+        namespace, name = stored.metadata.namespace, subject.name
+        if subject.kind == "Job":
+            workload = watch.workloads.get(f"Job/{namespace}/{name}")
             if workload is None or workload.deleting:
                 await self._create(stored)
+            elif _restarts(workload.annotations) >= subject.restarts:
+                await self._restarts.forget(stored)  # it is back already
+            elif workload.failed:
+                await self._seat.actor.delete("Job", namespace, name, workload.uid, None)
             return
-        pod = self._seat.watch.pods.get(f"{namespace}/{name}")
+        pod = watch.pods.get(f"{namespace}/{name}")
         if pod is not None:
-            if pod.ended and pod.disruption:
-                await self._seat.actor.delete("Pod", namespace, name, pod.uid, 0)
-            elif pod.ended:
-                await self._restarts.forget(stored)
-        elif stored.disrupted:
+            await self._consider_pod(stored, pod)
+        elif stored.disrupted or f"{namespace}/{name}" in watch.disrupted_pods:
             await self._create(stored)
         else:
             # Its owner deleted it: gone for good.
+            await self._restarts.forget(stored)
+
+    async def _consider_pod(self, stored: StoredManifest, pod: PodFacts) -> None:
+        if _restarts(pod.annotations) >= stored.subject.restarts:
+            await self._restarts.forget(stored)  # it is back already
+        elif pod.ended and (pod.disruption or stored.disrupted):
+            if not pod.deleting:
+                await self._seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, 0)
+        elif pod.ended:
             await self._restarts.forget(stored)
 
     async def _create(self, stored: StoredManifest) -> None:
@@ -112,3 +145,8 @@ class Returning:
 
     async def _mark(self, pod: PodFacts) -> None:
         await self._restarts.mark("Pod", pod.namespace, pod.name, pod.disruption)
+
+
+def _restarts(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(stamps.RESTARTS, "")
+    return int(text) if text.isascii() and text.isdigit() else 0

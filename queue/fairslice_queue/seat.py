@@ -52,7 +52,7 @@ class Calls:
         self._tasks.create_task(self._run(booking_id, work))
 
     def may_repeat(self, booking_id: str) -> bool:
-        """Say whether the last call had time enough to show in the watch."""
+        """Say whether the last call had time enough to show in the watch, or to be forgiven."""
         done = self._done_at.get(booking_id)
         return done is None or time.monotonic() - done >= _REPEAT_SECONDS
 
@@ -64,7 +64,6 @@ class Calls:
         try:
             async with self._slots:
                 await work
-            self._done_at[booking_id] = time.monotonic()
         except NotFound:
             _log.debug("%s: its object is gone", booking_id)
         except Unreachable as error:
@@ -73,6 +72,7 @@ class Calls:
             _log.warning("%s: the API server refused: %s", booking_id, error)
             await self._refused(booking_id, str(error))
         finally:
+            self._done_at[booking_id] = time.monotonic()
             self.busy.discard(booking_id)
             self._watch.dirty.add(booking_id)
             self._watch.changed.set()

@@ -78,6 +78,8 @@ class Standing:
 
     def end(self) -> None:
         """End a round: what was not explained waits no more."""
+        for booking_id in self._lines.keys() - self._next.keys():
+            self._told.pop(booking_id, None)
         if self._next != self._lines:
             self._lines = self._next
             self._work.set()

@@ -4,14 +4,15 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fairslice import stamps
+from fairslice.booking import Booking, Option
 from fairslice.inventory import Inventory
 from fairslice.kube.client import KubeClient
 from fairslice.kube.objects import Job, Namespace, Node, Pod
 from fairslice.kube.reflector import Reflector
-from fairslice.placement import NodeState, PodNeeds, pod_needs
+from fairslice.placement import NodeState, Placement, PodNeeds, place
 from fairslice.policy import Policy, PolicyError, Team
 from fairslice.resource_names import ResourceNameError, parse_resource
 from fairslice.teams import TeamIndex
@@ -30,13 +31,17 @@ from fairslice_queue.restarts import StoredManifest
 __all__ = ["Watch"]
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_REMEMBERED = 10_000
 
 
 class Watch:
     """Follows nodes, pods, workloads, teams and the policy.
 
-    What an event may have changed is collected in `dirty` (booking ids) and `strangers` (keys of
-    objects with GPUs that no booking is known for), and `changed` is set.
+    What an event may have changed is collected in `dirty` (booking ids) and `strangers` (uid and
+    key of pods with GPUs that carry no stamp), and `changed` is set. `disrupted` has why pods of
+    a booking were pushed out, `disrupted_pods` the same by pod key, also of those gone since.
     """
 
     def __init__(self, client: KubeClient) -> None:
@@ -49,12 +54,14 @@ class Watch:
         self.pods: dict[str, PodFacts] = {}
         self.workloads: dict[str, WorkloadFacts] = {}
         self.disrupted: dict[str, str] = {}
+        self.disrupted_pods: dict[str, str] = {}
         self.detached: set[tuple[str, str]] = set()
+        self.strangers: dict[str, str] = {}
         self._pods_of: defaultdict[str, dict[str, PodFacts]] = defaultdict(dict)
         self._workload_of: dict[str, WorkloadFacts] = {}
         self._on_node: defaultdict[str, dict[str, PodNeeds]] = defaultdict(dict)
         self._unbooked: set[str] = set()
-        self._gone: set[str] = set()
+        self._gone: dict[str, None] = {}
         self._nodes = Reflector(client, "/api/v1/nodes", Node)
         self._pods = Reflector(client, "/api/v1/pods", Pod)
         self._jobs = Reflector(
@@ -127,11 +134,22 @@ class Watch:
 
     def forget_gone(self, uid: str) -> None:
         """Stop remembering a deleted object."""
-        self._gone.discard(uid)
+        self._gone.pop(uid, None)
 
-    def unbooked(self) -> Iterator[PodFacts]:
-        """Yield pods with GPUs that carry no stamp: older than the install, or exempt."""
+    def stranger(self, uid: str, key: str) -> PodFacts | None:
+        """Find a pod with GPUs that carries no stamp: older than the install, or exempt."""
+        pod = self.pods.get(key) if key in self._unbooked else None
+        return pod if pod is not None and pod.uid == uid else None
+
+    @property
+    def strange_pods(self) -> Iterator[PodFacts]:
+        """Yield all pods with GPUs that carry no stamp."""
         return (self.pods[key] for key in tuple(self._unbooked))
+
+    def look_at_strangers(self) -> None:
+        """Mark all pods with GPUs that carry no stamp to be looked at (again)."""
+        for pod in self.strange_pods:
+            self.strangers[pod.uid] = pod.key
 
     def free_nodes(self, books: Books) -> dict[str, NodeState]:
         """Compute what is free now: allocatable less what pods and bookings hold."""
@@ -139,33 +157,44 @@ class Watch:
         for name, node in nodes.items():
             for needs in self._on_node.get(name, {}).values():
                 node.take(needs, {}, 1)
+        homeless: list[tuple[Booking, Option, int]] = []
         for booking in books.holding():
             option = booking.option
             if option is None:
                 continue
-            pods = self.pods_of(booking.id).values()
+            offers, placed = option.offers, 0
             for name, count in booking.place.items():
-                free = nodes.get(name)
-                if free is None:
-                    continue
-                for offer, units in option.offers.items():
-                    free.units[offer] = free.units.get(offer, 0) - units * count
-                there = sum(1 for pod in pods if pod.node == name and not pod.ended)
-                if count > there:
-                    free.take(self._needs_of(booking.id), {}, count - there)
+                placed += count
+                node_ = nodes.get(name)
+                if node_ is not None:
+                    self._hold(node_, booking.id, offers, count)
+            if placed < booking.pods:
+                homeless.append((booking, option, booking.pods - placed))
+        # Released without a place, or made anew from the cluster: they will go somewhere.
+        for booking, option, count in homeless:
+            needs = self.needs_of(booking.id) or PodNeeds()
+            fit = place(count, needs, [option], nodes.values())
+            if isinstance(fit, Placement):
+                for name, pods in fit.place.items():
+                    nodes[name].take(needs, option.offers, pods)
         return nodes
+
+    def _hold(
+        self, node: NodeState, booking_id: str, offers: Mapping[str, int], count: int
+    ) -> None:
+        for offer, units in offers.items():
+            node.units[offer] = node.units.get(offer, 0) - units * count
+        pods = self.pods_of(booking_id).values()
+        there = sum(1 for pod in pods if pod.node == node.name and not pod.ended)
+        if count > there:
+            node.take(self.needs_of(booking_id) or PodNeeds(), {}, count - there)
 
     def needs_of(self, booking_id: str) -> PodNeeds | None:
         """Read what a booking's pods need of a node; None while its object isn't seen."""
         workload = self._workload_of.get(booking_id)
         if workload is not None:
-            return pod_needs(workload.spec)
-        for pod in self.pods_of(booking_id).values():
-            return pod_needs(pod.spec)
-        return None
-
-    def _needs_of(self, booking_id: str) -> PodNeeds:
-        return self.needs_of(booking_id) or PodNeeds()
+            return workload.needs
+        return next((pod.needs for pod in self.pods_of(booking_id).values()), None)
 
     def _touch(self, booking_id: str) -> None:
         if booking_id:
@@ -180,6 +209,7 @@ class Watch:
             self.inventory = before.without_node(old.metadata.name)
         if self.inventory is not before:
             self.capacity_changed = True
+            self.look_at_strangers()
             self.changed.set()
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -190,15 +220,19 @@ class Watch:
         facts = pod_facts(new)
         key = facts.key
         self.pods[key] = facts
+        if not facts.disruption:
+            self.disrupted_pods.pop(key, None)
         if facts.node and not facts.ended:
-            self._on_node[facts.node][key] = pod_needs(facts.spec)
+            self._on_node[facts.node][key] = facts.needs
         if facts.booking:
             self._pods_of[facts.booking][key] = facts
             if facts.disruption:
                 self.disrupted[facts.booking] = facts.disruption
+                _remember(self.disrupted_pods, key, facts.disruption)
             self._touch(facts.booking)
         elif not facts.ended and _holds_gpus(facts):
             self._unbooked.add(key)
+            self.strangers[facts.uid] = key
             self._touch("")
         elif facts.ended:
             self.changed.set()
@@ -209,11 +243,13 @@ class Watch:
         facts = self.pods.pop(key, None)
         if facts is None:
             return
-        self._unbooked.discard(key)
+        if key in self._unbooked:
+            self._unbooked.discard(key)
+            self.strangers[facts.uid] = key
         if facts.node:
             self._on_node[facts.node].pop(key, None)
         if deleted:
-            self._gone.add(facts.uid)
+            _remember(self._gone, facts.uid, None)
             if facts.stamp:
                 self.detached.add((facts.booking, facts.stamp))
             self.changed.set()
@@ -231,7 +267,7 @@ class Watch:
             if before is not None:
                 self._workload_of.pop(before.booking, None)
                 if new is None:
-                    self._gone.add(before.uid)
+                    _remember(self._gone, before.uid, None)
                 self._touch(before.booking)
         if new is not None:
             facts = job_facts(new)
@@ -253,6 +289,7 @@ class Watch:
             for item in self._namespaces.store.values()
         }
         self.teams = TeamIndex.build(teams, labels)
+        self.look_at_strangers()
         self.changed.set()
 
     def _on_policy(self, _old: object, _new: object) -> None:
@@ -267,7 +304,16 @@ class Watch:
             self._nodes.store.values(), self.policy, before=self.inventory
         )
         self.capacity_changed = True
+        self.look_at_strangers()
         self.changed.set()
+
+
+def _remember(memory: dict[str, T], key: str, value: T) -> None:
+    """Keep the newest; what is forgotten here the API server is asked about later."""
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > _REMEMBERED:
+        del memory[next(iter(memory))]
 
 
 def _holds_gpus(facts: PodFacts) -> bool:

@@ -1,0 +1,120 @@
+"""Taking into the books what is not in them: strangers, and all there is after a loss."""
+
+import msgspec
+
+from fairslice.booking import Booking
+from fairslice_queue.adoption import Adopter
+from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.seat import Seat
+
+__all__ = ["STRANGER", "Newcomers"]
+
+STRANGER = "x-"
+"""Begins the ids of pods that carry no stamp: older than the install, or of exempt namespaces."""
+
+
+class Newcomers:
+    """Books what the cluster shows. Methods raise LedgerUnavailable."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def adopter(self) -> Adopter:
+        """Make an adopter for the cluster as it is now."""
+        watch = self._seat.watch
+        return Adopter(watch.policy, watch.teams, watch.inventory, self._seat.new_id)
+
+    async def adopt(self, workload: WorkloadFacts | None, pods: list[PodFacts], now: float) -> None:
+        """Book an object that carries the stamp of a booking that isn't there."""
+        booking = None
+        if workload is not None:
+            if not workload.finished and not workload.deleting:
+                booking = self.adopter().workload(workload, pods, now)
+        elif pods and not pods[0].ended:
+            booking = self.adopter().pod(pods[0], now)
+        if booking is None:
+            return
+        known = self._seat.mirror.books.get(booking.id)
+        if known is None and await self._seat.ledger.get(booking.id) is not None:
+            return  # the mirror lags behind
+        if known is None or booking.options:
+            await self._seat.ledger.adopt(self._seat.epoch, booking)
+
+    async def confirm(
+        self, booking: Booking, workload: WorkloadFacts | None, pods: list[PodFacts]
+    ) -> None:
+        """Bind a tentative booking to the object that the watch shows."""
+        found: WorkloadFacts | PodFacts | None = workload
+        if booking.ref.kind == "Pod":
+            found = pods[0] if pods else None
+        if found is not None:
+            await self._seat.ledger.bind(
+                booking.id,
+                namespace=found.namespace,
+                kind=booking.ref.kind,
+                name=found.name,
+                uid=found.uid,
+            )
+
+    async def look_at_strangers(self) -> None:
+        """Take pods with GPUs that nobody booked into the books, and let them go again."""
+        seat, now = self._seat, self._seat.clock()
+        strangers = seat.watch.strangers
+        while strangers:
+            uid, key = next(iter(strangers.items()))
+            known = seat.mirror.books.get(STRANGER + uid)
+            pod = seat.watch.stranger(uid, key)
+            if pod is None:
+                if known is not None:
+                    await seat.ledger.end(seat.epoch, known.id)
+            else:
+                where = pod.node or pod.nominated_node
+                if known is None or known.place != ({where: 1} if where else {}):
+                    booking = self.stranger(pod, now)
+                    if booking is not None:
+                        await seat.ledger.adopt(seat.epoch, booking)
+            strangers.pop(uid, None)
+
+    def stranger(self, pod: PodFacts, now: float) -> Booking | None:
+        """Book a pod that carries no stamp; None if that says nothing about what it holds."""
+        booking = self.adopter().pod(pod, now)
+        if booking is None:
+            return None
+        return msgspec.structs.replace(booking, id=STRANGER + pod.uid)
+
+    def look_at_all(self) -> None:
+        """Mark all there is to be looked at: a new leader, or books made anew."""
+        watch = self._seat.watch
+        for booking in self._seat.mirror.books:
+            if booking.id.startswith(STRANGER):
+                key = f"{booking.ref.namespace}/{booking.ref.name}"
+                watch.strangers[booking.id.removeprefix(STRANGER)] = key
+            else:
+                watch.dirty.add(booking.id)
+        watch.dirty.update(item.booking for item in watch.workloads.values() if item.booking)
+        watch.dirty.update(pod.booking for pod in watch.pods.values() if pod.booking)
+        watch.look_at_strangers()
+        watch.capacity_changed = True
+        watch.changed.set()
+
+    def all_seen(self) -> dict[str, Booking]:
+        """Make a booking of everything that the cluster shows."""
+        watch, now, adopter = self._seat.watch, self._seat.clock(), self.adopter()
+        made: dict[str, Booking] = {}
+        for facts in watch.workloads.values():
+            if facts.finished or facts.deleting or not facts.booking:
+                continue
+            booking = adopter.workload(facts, list(watch.pods_of(facts.booking).values()), now)
+            if booking is not None:
+                made[booking.id] = booking
+        for pod in watch.pods.values():
+            if not pod.booking or pod.ended or pod.booking in made:
+                continue
+            booking = adopter.pod(pod, now)
+            if booking is not None:
+                made[booking.id] = booking
+        for pod in watch.strange_pods:
+            booking = self.stranger(pod, now)
+            if booking is not None:
+                made[booking.id] = booking
+        return made
