@@ -43,6 +43,8 @@ _DEFAULT_SECONDS = 10.0
 # Left for the way back, and for concluding.
 _MARGIN = 0.2
 _SHUTDOWN_SECONDS = 5.0
+_HANDSHAKE_SECONDS = 0.1
+_LAST_ANSWERS_SECONDS = 2.0
 _BACKLOG = 1024
 
 
@@ -61,6 +63,7 @@ class WebhookServer:
         self._view = view
         self._metrics = metrics
         self._secret = secret_path.strip("/").encode()
+        self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None
 
@@ -69,8 +72,8 @@ class WebhookServer:
 
         Raises OSError for an address that can't be had.
         """
-        server = web.Server(self._handle, request_factory=_request, access_log=None)
-        self._runner = web.ServerRunner(server)
+        self._server = web.Server(self._handle, request_factory=_request, access_log=None)
+        self._runner = web.ServerRunner(self._server)
         await self._runner.setup()
         self._site = web.TCPSite(
             self._runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG
@@ -82,14 +85,20 @@ class WebhookServer:
         """Go on answering for a while, every answer the last of its connection; then stop."""
         self.draining = True
         await asyncio.sleep(seconds)
-        if self._site is not None:
-            await self._site.stop()
+        if self._site is None or self._server is None:
+            return
+        await self._site.stop()
+        # What was accepted last is still shaking hands, and then asks its question.
+        deadline = asyncio.get_running_loop().time() + _LAST_ANSWERS_SECONDS
+        await asyncio.sleep(_HANDSHAKE_SECONDS)
+        while self._server.connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_HANDSHAKE_SECONDS)
 
     async def stop(self) -> None:
-        """Close all connections, once what is being answered is."""
+        """Close all connections."""
         if self._runner is not None:
             await asyncio.wait_for(self._runner.cleanup(), _SHUTDOWN_SECONDS)
-            self._runner = self._site = None
+            self._server = self._runner = self._site = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._respond(request)
