@@ -209,8 +209,8 @@ class Restarts:
     async def _may_create(self, kind: str, metadata: Mapping[str, Any]) -> bool:
         annotations = metadata.get("annotations") or {}
         user = annotations.get(stamps.USER, "")
-        if not user:
-            return True
+        if not user or any(ref.get("controller") for ref in metadata.get("ownerReferences") or ()):
+            return True  # a controller made it, and would again
         groups = _groups(annotations.get(stamps.GROUPS, ""))
         group, plural = ("", "pods") if kind == "Pod" else ("batch", "jobs")
         body = {

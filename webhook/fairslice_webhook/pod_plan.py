@@ -88,13 +88,13 @@ class PodPlan:
         if pod_stamp:
             own[stamps.POD_STAMP] = pod_stamp
         else:
-            own[stamps.USER] = self.subject.user
+            own.update(self.subject.submitter)
         return self._edits(own, option, State.RELEASED if not pod_stamp else None, gate=False)
 
     def gated(self, booking: str, option: Option) -> PodEdits:
         """Say what a pod in line is like. It is rewritten already: later it can't be."""
         own = self._stamps(booking, option)
-        own[stamps.USER] = self.subject.user
+        own.update(self.subject.submitter)
         own[stamps.QUEUED_AT] = self.subject.queued_at_text
         return self._edits(own, option, State.QUEUED, gate=True)
 

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
+
 from fairslice import messages, stamps
 from fairslice.kube.objects import ObjectMeta, OwnerReference
 from fairslice.policy import Modes, Team
@@ -86,6 +88,17 @@ class Subject:
         if not kind:
             return f"{controller.kind}/{controller.name}"
         return f"{kind}/{name.partition('/')[2]}"
+
+    @property
+    def submitter(self) -> dict[str, str | None]:
+        """The stamps by which the queue asks later whether its submitter may still create it."""
+        if self.own:
+            groups = self.stamp(stamps.GROUPS) or None
+        elif self.controller is None and self.review.user_info.groups:
+            groups = msgspec.json.encode(self.review.user_info.groups).decode()
+        else:
+            groups = None
+        return {stamps.USER: self.user, stamps.GROUPS: groups}
 
     @property
     def booking_id(self) -> str:

@@ -150,7 +150,7 @@ class WorkloadPlan:
         own: dict[str, str | None] = {
             **foreign_stamps(meta.annotations),
             stamps.BOOKING: booking,
-            stamps.USER: subject.user,
+            **subject.submitter,
         }
         if state is State.QUEUED:
             own[stamps.QUEUED_AT] = subject.queued_at_text
