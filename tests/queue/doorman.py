@@ -111,7 +111,7 @@ class Doorman(WebhookCaller):
         if booking is None:
             return obj
         released = outcome is not None
-        own = {stamps.BOOKING: booking.id, stamps.USER: booking.user}
+        own = {stamps.BOOKING: booking.id, stamps.USER: booking.user, **_groups(request, obj)}
         if not released:
             own[stamps.QUEUED_AT] = _text(booking.queued_at)
         obj = _stamped(obj, own, State.RELEASED if released else State.QUEUED)
@@ -164,6 +164,7 @@ class Doorman(WebhookCaller):
             return obj
         option = outcome or booking.options[0]
         own = {stamps.USER: booking.user, **_assignment(booking.id, option)}
+        own |= _groups(request, obj)
         if request.call.user.username == QUEUE_USER:
             kept = (stamps.QUEUED_AT, stamps.RESTARTS)
             own |= {key: notes[key] for key in kept if key in notes}
@@ -205,7 +206,7 @@ class Doorman(WebhookCaller):
             team=team.name,
             work_class=work_class.name if work_class is not None else "",
             rank=work_class.rank if work_class is not None else len(policy.classes),
-            user=notes.get(stamps.USER, "ada"),
+            user=notes.get(stamps.USER) or request.call.user.username,
             state=State.QUEUED,
             pods=pods,
             options=options,
@@ -232,6 +233,12 @@ class Doorman(WebhookCaller):
 
 def _text(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+def _groups(request: Attributes, obj: Obj) -> dict[str, str]:
+    if request.call.user.username == QUEUE_USER:
+        return {}
+    return {stamps.GROUPS: json.encode(request.call.user.groups).decode()}
 
 
 def _assignment(booking: str, option: Option) -> dict[str, str]:

@@ -76,7 +76,7 @@ async def test_a_job_deleted_while_it_runs_holds_its_gpus_until_its_pods_have_en
     await box.until(lambda: box.running() == {"slow"})
     await box.create(job("next", seconds=None), "nlp")
     await box.until(lambda: box.state_of("next") is State.QUEUED)
-    await box.delete("Job", "slow", "cv", propagationPolicy="Background")
+    await box.delete("Job", "slow", "cv")
     await box.stays(lambda: box.suspended() == {"next"}, 0.3)
     await box.until(lambda: box.running() == {"next"})
     assert box.booking_of("slow") is None

@@ -78,7 +78,7 @@ async def test_a_pod_of_a_hub_is_not_made_again(box: World) -> None:
 async def test_a_pod_deleted_by_its_owner_is_gone_for_good(box: World) -> None:
     await box.create(pod("nb", restart=True), "nlp")
     await box.until(lambda: box.objects("PodTemplate", "nlp"))
-    await box.delete("Pod", "nb", "nlp", gracePeriodSeconds=0)
+    await box.delete("Pod", "nb", "nlp", grace=0)
     await box.until(lambda: not box.objects("PodTemplate", "nlp"))
     await box.stays(lambda: box.get("Pod", "nb", "nlp") is None)
 
@@ -91,7 +91,7 @@ async def test_a_pod_made_again_and_then_deleted_by_its_owner_is_gone_for_good(
     await box.create(job("owner", seconds=0.2), "cv")
     await box.until(lambda: box.finished() == {"owner"} and box.running() == {"nb"})
     await box.until(lambda: box.objects("PodTemplate", "nlp"))
-    await box.delete("Pod", "nb", "nlp", gracePeriodSeconds=0)
+    await box.delete("Pod", "nb", "nlp", grace=0)
     await box.until(lambda: not box.objects("PodTemplate", "nlp"))
     await box.stays(lambda: box.get("Pod", "nb", "nlp") is None)
 
@@ -99,18 +99,7 @@ async def test_a_pod_made_again_and_then_deleted_by_its_owner_is_gone_for_good(
 async def test_a_job_that_the_scheduler_preempts_runs_again(box: World) -> None:
     await box.create(job("victim", gpus=2, seconds=0.8), "nlp")
     await box.until(lambda: box.running() == {"victim"})
-    await box.create(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": "urgent"},
-            "value": 1000,
-        }
-    )
-    # A foreign pod in a namespace of no team.
-    foreign = pod("foreign", gpus=2, seconds=0.4, priorityClassName="urgent")
-    foreign["metadata"]["labels"] = {}
-    await box.create(foreign, "default")
+    await box.scheduler_preempts()
     await box.until(lambda: box.running() == {"foreign"})
     await box.until(lambda: box.finished() == {"victim"}, 12.0)
     assert box.finished(kind="Failed") == set()
@@ -123,17 +112,7 @@ async def test_a_job_that_failed_by_disruption_alone_is_made_again(box: World) -
     }
     made = await box.create(job("frail", gpus=2, seconds=1.0, podFailurePolicy=own), "nlp")
     await box.until(lambda: box.running() == {"frail"})
-    await box.create(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": "urgent"},
-            "value": 1000,
-        }
-    )
-    foreign = pod("foreign", gpus=2, seconds=0.4, priorityClassName="urgent")
-    foreign["metadata"]["labels"] = {}
-    await box.create(foreign, "default")
+    await box.scheduler_preempts()
     await box.until(lambda: "frail" in box.finished(), 12.0)
     again = box.get("Job", "frail", "nlp")
     assert again is not None

@@ -252,14 +252,38 @@ class World:
             user=ADMIN,
         )
 
-    async def delete(self, kind: str, name: str, namespace: str, **options: Any) -> None:
-        await self.api.delete(_RESOURCES[kind], namespace, name, user=ADMIN, options=options)
+    async def delete(
+        self, kind: str, name: str, namespace: str, *, grace: int | None = None
+    ) -> None:
+        """Delete as kubectl does: in the background."""
+        await self.api.delete(
+            _RESOURCES[kind],
+            namespace,
+            name,
+            user=ADMIN,
+            grace_seconds=grace,
+            propagation="Background",
+        )
 
     def get(self, kind: str, name: str, namespace: str) -> Obj | None:
         return self.api.store.get(_RESOURCES[kind], namespace, name)
 
     def objects(self, kind: str, namespace: str | None = None) -> list[Obj]:
         return list(self.api.store.list(_RESOURCES[kind], namespace))
+
+    async def scheduler_preempts(self, gpus: int = 2, seconds: float = 0.4) -> None:
+        """Let a foreign pod of higher priority in a namespace of no team push others out."""
+        await self.create(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": "urgent"},
+                "value": 1000,
+            }
+        )
+        foreign = pod("foreign", gpus=gpus, seconds=seconds, priorityClassName="urgent")
+        foreign["metadata"]["labels"] = {}
+        await self.create(foreign, "default")
 
     # What is seen.
 
