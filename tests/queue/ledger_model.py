@@ -286,7 +286,11 @@ class Model:
 
     def _is_replay(self, entry: Entry, asked: Booking) -> bool:
         first = (entry.first or entry.asked).ref
-        return not entry.bound and first.name == asked.ref.name
+        return (
+            not entry.bound
+            and first.name == asked.ref.name
+            and first.generate_name == asked.ref.generate_name
+        )
 
     def _told_option(self, entry: Entry) -> Option | None:
         if entry.chosen >= 0:

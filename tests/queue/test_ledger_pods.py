@@ -190,3 +190,66 @@ async def test_what_lingers_survives_a_successor_that_does_not_fit(books: Books)
     assert (await books.ledger.book(request(bigger, limits(8000)))).cause == "limit"
     assert await books.ledger.get("old") is not None
     assert (await books.ledger.held("cv")).pools == {POOL: 1000}
+
+
+async def test_a_successor_takes_over_no_more_than_it_needs(books: Books) -> None:
+    for n in range(2):
+        await member(books, f"old-{n}", name=f"db-{n}")
+    for n in range(2):
+        await books.ledger.end(books.epoch, f"old-{n}", linger_seconds=60 + n, now=NOW)
+    follower = booking("new", name="", group="StatefulSet ns/db")
+    await books.ledger.book(request(follower, limits(2000)))
+    assert await books.ledger.get("old-0") is None
+    assert await books.ledger.get("old-1") is not None
+
+
+async def test_a_queued_successor_takes_over_when_it_is_released(books: Books) -> None:
+    await member(books, "old")
+    await books.ledger.book(
+        request(booking("new", kind="Pod", name="", group="StatefulSet ns/db"), start=False)
+    )
+    await books.ledger.end(books.epoch, "old", linger_seconds=60, now=NOW)
+    outcome = await books.ledger.release(
+        books.epoch, "new", chosen=0, place={"node-a": 1}, limits=limits(1000), now=NOW
+    )
+    assert outcome.verdict is Verdict.BOOKED
+    assert await books.ledger.get("old") is None
+
+
+async def test_surge_ends_when_what_lingered_expires(books: Books) -> None:
+    await replica(books, "old-1", "v1", cap=1000)
+    await replica(books, "new-1", "v2", cap=1000)
+    await books.ledger.bind("new-1", namespace="ns", kind="Pod", name="web-1", uid="u")
+    await books.ledger.end(books.epoch, "old-1", linger_seconds=60, now=NOW)
+    assert (await books.ledger.held("cv")).surge == {POOL: 1000}
+    await books.ledger.expire(books.epoch, NOW + 60)
+    held = await books.ledger.held("cv")
+    assert (held.pools, held.surge) == ({POOL: 1000}, {})
+
+
+async def test_a_replaced_surge_pod_leaves_its_allowance(books: Books) -> None:
+    await replica(books, "old-1", "v1", cap=1000)
+    for identity, user in (("new-1", "ada"), ("new-2", "bob")):
+        asked = booking(
+            identity, name="web", user=user, group="Deployment ns/web", group_revision="v2"
+        )
+        outcome = await books.ledger.book(request(asked, limits(1000, surge=1000)))
+        assert (outcome.verdict, outcome.surge) == (Verdict.BOOKED, True)
+    assert await books.ledger.get("new-1") is None
+
+
+async def test_surge_that_was_adopted_ends_with_the_rollout(books: Books) -> None:
+    await replica(books, "old-1", "v1", cap=1000)
+    adopted = booking(
+        "new-1",
+        state=State.RUNNING,
+        chosen=0,
+        bound=True,
+        surge=True,
+        group="Deployment ns/web",
+        group_revision="v2",
+    )
+    await books.ledger.adopt(books.epoch, adopted)
+    assert (await books.ledger.held("cv")).surge == {POOL: 1000}
+    await books.ledger.end(books.epoch, "old-1")
+    assert (await books.ledger.held("cv")).surge == {}
