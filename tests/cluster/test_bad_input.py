@@ -49,6 +49,8 @@ def _serve(part: str, kubeconfig: Path | str, port: int) -> Sequence[str]:
         *("serve", part, "--kubeconfig", str(kubeconfig)),
         *("--listen", listen, "--advertise", f"https://{listen}"),
         *("--status-listen", f"127.0.0.1:{free_port()}"),
+        *("--health-listen", f"127.0.0.1:{free_port()}"),
+        *("--redis-url", "unix:///nowhere/redis.sock"),
     )
 
 

@@ -16,6 +16,7 @@ from .harness.shapes import a100
 from .harness.waiting import eventually
 
 _EXPERIMENT = {"fairslice.io/class": "experiment"}
+_SWEEP = {"fairslice.io/class": "sweep"}
 
 
 async def test_without_the_webhook_only_gpu_pods_are_kept_out(
@@ -110,7 +111,7 @@ async def test_work_submitted_while_redis_is_away_waits_and_then_runs(
     team = await scene.team("nlp", {"a100": ("1", "1")})
     await fairslice.redis.kill()
     try:
-        await team.create(job("patient", team.namespace, labels=_EXPERIMENT, seconds=0.5))
+        await team.create(job("patient", team.namespace, labels=_SWEEP, seconds=0.5))
     finally:
         await fairslice.redis.start()
     await scene.settled("Job", "patient", team.namespace, "completes", is_complete)

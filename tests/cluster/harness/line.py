@@ -32,7 +32,7 @@ class Line:
         await scene.node(a100(CAPACITY) if whole else a100(mig_1g_10gb=CAPACITY))
         first = await scene.team("first", {"a100": ("0", f"{CAPACITY}")})
         second = await scene.team("second", {"a100": ("0", f"{CAPACITY}")})
-        work_class = "training" if whole else "experiment"
+        work_class = "training" if whole else "sweep"
         return cls(scene, first, second, seconds, work_class)
 
     @property

@@ -56,6 +56,8 @@ def suite_policy(run: str, exempt_namespace: str, mode: str = "Enforce") -> Obj:
                 "modes": ["whole"],
                 **quick,
             },
+            # Small work that waits: the built-in small class rejects what finds no room.
+            {"name": "sweep", "memory": "10G", "modes": ["mig"], **quick},
             {
                 "name": "experiment",
                 "priorityClassName": "fairslice-experiment",

@@ -64,7 +64,7 @@ class Scene:
         name: str,
         pools: Mapping[str, tuple[str, str]],
         *,
-        classes: tuple[str, ...] = ("production", "training", "experiment"),
+        classes: tuple[str, ...] = ("production", "training", "sweep", "experiment"),
         namespace_class: str = "",
         **spec: object,
     ) -> Team:
@@ -80,17 +80,16 @@ class Scene:
         await self.target.own(manifest("Team", namespace, spec={**body, **spec}))
         self.teams.append(namespace)
         member = self.target.api.acting_as(self.target.user(name))
-        await self._known(namespace, "experiment" if "experiment" in classes else classes[0])
+        await self._known(namespace)
         return Team(namespace, namespace, member)
 
-    async def _known(self, namespace: str, work_class: str) -> None:
-        """Wait until the webhook knows the team, as a dry run of one of its pods shows."""
-        probe = pod("probe", namespace, labels={"fairslice.io/class": work_class})
-        member = self.api.acting_as(self.target.user("probe"))
+    async def _known(self, namespace: str) -> None:
+        """Wait until the webhook knows the team: only then does it mind a class's name."""
+        probe = pod("probe", namespace, labels={"fairslice.io/class": "no-such-class"})
 
         async def heeded() -> Any:
             try:
-                answer = await member.create(probe, dry_run=True)
+                answer = await self.api.create(probe, dry_run=True)
             except Refused as refusal:
                 return refusal.message
             return answer.warnings
@@ -166,12 +165,13 @@ class Scene:
 
     async def tear_down(self) -> None:
         """Take away what the test set up; its nodes last, for their pods need a kubelet."""
+        await self.api.delete_all("Pod", self.target.exempt_namespace)
         for namespace in self.namespaces:
             # A namespace's own deletion begins only after five seconds.
             for kind in ("Deployment", "StatefulSet", "Job", "Pod"):
                 await self.api.delete_all(kind, namespace)
             await self.target.disown("Namespace", namespace)
-        for namespace in self.namespaces:
+        for namespace in (*self.namespaces, self.target.exempt_namespace):
             await eventually(
                 f"namespace {namespace} has no pods",
                 partial(self.api.list, "Pod", namespace),

@@ -64,7 +64,7 @@ def _plain(value: object) -> object:
         case dict() | str() | int() | float() | None:
             return value
         case [{"metadata": dict()}, _, *_]:
-            return [_line(part) for part in value]
+            return [_line(part) for part in value if isinstance(part, dict)]
         case list() | tuple() | set() | frozenset():
             return [_plain(part) for part in value]
         case _:
@@ -82,12 +82,9 @@ def _line(obj: Obj) -> str:
     parts = [f"{obj.get('kind')} {meta.get('namespace', '')}/{meta['name']}"]
     if "deletionTimestamp" in meta:
         parts.append("being deleted")
-    for key in ("suspend", "nodeName", "schedulingGates"):
-        if spec.get(key):
-            parts.append(f"{key}={spec[key]}")
-    for key in ("phase", "reason", "active", "succeeded", "failed"):
-        if status.get(key):
-            parts.append(f"{key}={status[key]}")
+    told = {key: spec.get(key) for key in ("suspend", "nodeName", "schedulingGates")}
+    told |= {key: status.get(key) for key in ("phase", "reason", "active", "succeeded", "failed")}
+    parts += [f"{key}={value}" for key, value in told.items() if value]
     for condition in status.get("conditions") or ():
         if condition["type"] in ("PodScheduled", "Complete", "Failed", "DisruptionTarget"):
             said = condition.get("message", "")
