@@ -144,7 +144,8 @@ def book_request(
     queues = subject.modes.queue in acting
     options = work.ideal if as_enforced else work.options
     work_class = work.work_class
-    if subject.person and (work_class is not None or ref.kind == "Pod"):
+    # Overflow is about pods: a Job can wait by its nature, a person in front of a notebook can't.
+    if subject.person and ref.kind == "Pod":
         waits = work_class is not None and work_class.overflow is Overflow.QUEUE
     else:
         waits = True

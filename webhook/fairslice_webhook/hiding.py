@@ -10,6 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fairslice.hidden_env import (
+    ALWAYS_HIDDEN,
+    MPS_PREFIX,
+    RUNTIME_CLASS_PREFIX,
+    VISIBLE_DEVICES,
+    VOID,
+)
 from fairslice.kube.objects import Container, EnvVar, PodSpec
 from fairslice.quantity import QuantityError, parse_quantity
 from fairslice.resource_names import ResourceNameError, parse_resource
@@ -17,29 +24,12 @@ from fairslice.v1alpha1.policy import DeviceListStrategy, HidingSpec
 from fairslice_webhook.patching import Op, add, remove, remove_items
 
 __all__ = [
-    "ALWAYS_HIDDEN",
-    "VISIBLE_DEVICES",
     "Hiding",
     "containers_of",
     "hide_container",
     "hide_pod",
     "holds_gpu",
 ]
-
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-VOID = "void"
-ALWAYS_HIDDEN = frozenset(
-    {
-        "NVIDIA_GDRCOPY",
-        "NVIDIA_GDS",
-        "NVIDIA_IMEX_CHANNELS",
-        "NVIDIA_MIG_CONFIG_DEVICES",
-        "NVIDIA_MIG_MONITOR_DEVICES",
-        "NVIDIA_MOFED",
-        "NVIDIA_NVSWITCH",
-    }
-)
-_MPS_PREFIX = "CUDA_MPS_"
 
 # Beyond this, one new list is smaller than one operation for each entry.
 _MAX_ITEM_OPS = 32
@@ -98,7 +88,7 @@ def hide_pod(spec: PodSpec, hiding: HidingSpec) -> Hiding:
         told += hidden.told
     runtime_class = spec.runtime_class_name or ""
     # With an overhead, the API server would miss the runtime class that accounts for it.
-    if runtime_class.startswith("nvidia") and not any_gpu and spec.overhead is None:
+    if runtime_class.startswith(RUNTIME_CLASS_PREFIX) and not any_gpu and spec.overhead is None:
         ops.append(remove("/spec/runtimeClassName"))
         told.append(f"runtimeClassName {runtime_class}")
     return Hiding(tuple(ops), tuple(told))
@@ -118,7 +108,7 @@ def hide_container(path: str, container: Container, *, holds: bool, hiding: Hidi
                 kept = index
             else:
                 dropped.append(index)
-        elif name in ALWAYS_HIDDEN or name.startswith(_MPS_PREFIX) or name in extra:
+        elif name in ALWAYS_HIDDEN or name.startswith(MPS_PREFIX) or name in extra:
             dropped.append(index)
     overwrite = kept is not None and not _is_void(env[kept])
     told = tuple(

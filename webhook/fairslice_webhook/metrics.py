@@ -56,3 +56,8 @@ class WebhookMetrics:
         self.ready = Gauge(
             "fairslice_webhook_ready", "1 while this replica is ready.", registry=registry
         )
+        self.brake = Gauge(
+            "fairslice_brake",
+            "1 while the brake keeps fairslice out of the admission path.",
+            registry=registry,
+        )

@@ -158,15 +158,20 @@ def _within(request: web.BaseRequest) -> float:
 
 
 class HealthServer:
-    """/livez, /readyz and /metrics. `problems` lists what keeps this replica from being ready."""
+    """/livez, /readyz and /metrics.
+
+    `problems` lists what keeps this replica from being ready, `notice` is told by one that is.
+    """
 
     def __init__(
         self,
         problems: Callable[[], list[str]],
         registry: CollectorRegistry,
         metrics: WebhookMetrics,
+        notice: Callable[[], str] = str,
     ) -> None:
         self._problems = problems
+        self._notice = notice
         self._registry = registry
         self._metrics = metrics
         self._runner: web.AppRunner | None = None
@@ -196,7 +201,8 @@ class HealthServer:
         self._metrics.ready.set(not problems)
         if problems:
             return web.Response(status=503, text="not ready: " + "; ".join(problems) + "\n")
-        return web.Response(text="ok\n")
+        notice = self._notice()
+        return web.Response(text=f"ok; {notice}\n" if notice else "ok\n")
 
     async def _show(self, _: web.Request) -> web.Response:
         self._metrics.ready.set(not self._problems())

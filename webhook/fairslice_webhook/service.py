@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from fairslice.brake import Brake
 from fairslice.election import LeaderElection
-from fairslice.install import ensure_secret_path, register
+from fairslice.install import ensure_secret_path
 from fairslice.kube.client import KubeClient
 from fairslice.kube.connection import QUEUE_ACCOUNT, WEBHOOK_ACCOUNT, connect_as
 from fairslice.redis_connection import RedisConnection
@@ -31,6 +32,7 @@ from fairslice_queue.ledger import Ledger
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.audit import LedgerAuditSink
 from fairslice_webhook.metrics import WebhookMetrics
+from fairslice_webhook.registrar import Registrar
 from fairslice_webhook.server import HealthServer, WebhookServer
 from fairslice_webhook.watching import ViewKeeper
 
@@ -71,6 +73,7 @@ class _Webhook:
         self._client = client
         account = f"system:serviceaccount:{settings.namespace}:{QUEUE_ACCOUNT}"
         self._views = ViewKeeper(client, frozenset({account}))
+        self._brake = Brake(client, settings.namespace)
         registry = CollectorRegistry()
         self._metrics = WebhookMetrics(registry)
         self._sink = LedgerAuditSink(ledger)
@@ -83,7 +86,9 @@ class _Webhook:
         )
         self._serving = ServingContext()
         self._rotator = self._new_rotator()
-        self._health = HealthServer(self._problems, registry, self._metrics)
+        self._health = HealthServer(
+            self._problems, registry, self._metrics, lambda: self._brake.text
+        )
         self._server: WebhookServer | None = None
 
     async def run(self) -> None:
@@ -98,13 +103,13 @@ class _Webhook:
             self._server = server
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._views.run())
+                tasks.create_task(self._brake.run())
                 tasks.create_task(self._sink.run())
                 tasks.create_task(self._campaign())
                 tasks.create_task(self._rotator.run())
                 _log.info("webhook on https://%s, health on http://%s", address, health)
                 try:
-                    await self._come_up(path)
-                    await asyncio.Event().wait()
+                    await self._keep_registered(path)
                 finally:
                     alone = settings.advertise is not None
                     await server.drain(_DRAIN_ALONE if alone else _DRAIN_BEHIND_SERVICE)
@@ -113,21 +118,28 @@ class _Webhook:
             await server.stop()
             await self._health.stop()
 
-    async def _come_up(self, path: str) -> None:
-        """Register once everything is there that an answer needs."""
+    async def _keep_registered(self, path: str) -> None:
+        """Register once everything is there that an answer needs; then keep it up to date."""
         # Several parts come up by themselves; there is no one event to wait for.
         while self._problems():  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
-        target = Target(
-            namespace=self._settings.namespace,
-            secret_path=path,
-            ca_bundle=self._rotator.status.ca_bundle,
-            url=self._settings.advertise,
-            service=_SERVICE,
+        registrar = Registrar(
+            self._client,
+            self._brake,
+            self._metrics,
+            target=lambda: Target(
+                namespace=self._settings.namespace,
+                secret_path=path,
+                ca_bundle=self._rotator.status.ca_bundle,
+                url=self._settings.advertise,
+                service=_SERVICE,
+            ),
+            view=lambda: self._views.view,
+            is_ready=lambda: not self._problems(),
+            registered=self._rotator.look,
         )
-        await register(self._client, target)
-        await self._rotator.look()
-        _log.info("webhook registered")
+        await registrar.come_up()
+        await registrar.run()
 
     async def _campaign(self) -> None:
         """Campaign for the right to write certificates."""
@@ -144,6 +156,8 @@ class _Webhook:
         found = []
         if self._views.view is None:
             found.append("the cluster is not listed yet")
+        if not self._brake.synced.is_set():
+            found.append("the brake is not known yet")
         status = self._rotator.status
         if status.serial is None:
             found.append(status.problem or "no certificate yet")
