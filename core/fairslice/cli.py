@@ -15,6 +15,9 @@ import click
 from msgspec import json
 
 from fairslice import log, service
+from fairslice.brake import BrakeReport
+from fairslice.brake import brake as put_brake_on
+from fairslice.brake import release as release_brake
 from fairslice.install import InstallError, InstallReport
 from fairslice.install import install as install_into
 from fairslice.kube.connection import connect
@@ -245,6 +248,53 @@ def uninstall(settings: Settings, yes: bool, force: bool, output: str) -> None:
 async def _uninstall(settings: Settings, force: bool) -> Any:
     async with connect(settings) as client:
         return await uninstall_from(client, namespace=settings.namespace, force=force)
+
+
+@cli.command()
+@click.option("--release", is_flag=True, help="Put fairslice back.")
+@click.option("--reason", default="", help="Why, for others to read.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 600),
+    default=30.0,
+    show_default=True,
+    help="With --release: seconds to wait for a webhook to register.",
+)
+@_with_settings(*_CLUSTER)
+@_output
+def brake(settings: Settings, release: bool, reason: str, wait: float, output: str) -> None:
+    """Take fairslice out of the admission path, within seconds.
+
+    Needs nothing but the API server. New pods then run as they were submitted; queued work stays
+    in line and is still released. The brake stays on until it is released. Ends with 1 if
+    something could not be done.
+    """
+    report = _run(_brake(settings, release, reason, wait))
+    if output == "json":
+        click.echo(json.encode(report).decode())
+    else:
+        _show_brake(report)
+    if report.problems:
+        sys.exit(1)
+
+
+async def _brake(settings: Settings, off: bool, reason: str, wait: float) -> BrakeReport:
+    async with connect(settings) as client:
+        if off:
+            return await release_brake(client, namespace=settings.namespace, wait=wait)
+        return await put_brake_on(client, namespace=settings.namespace, reason=reason)
+
+
+def _show_brake(report: BrakeReport) -> None:
+    for line in report.done:
+        click.echo(line)
+    for line in report.problems:
+        click.echo(f"error: {line}", err=True)
+    if report.brake == "on" and not report.problems:
+        click.echo(
+            "the brake is on: new pods run as submitted, unbooked; what is queued stays in line; "
+            "put fairslice back with: fairslice brake --release"
+        )
 
 
 @cli.command()

@@ -19,11 +19,6 @@ from fairslice.v1alpha1 import API_VERSION
 from fairslice.v1alpha1.resources import POLICIES, POLICY_NAME, SharingPolicyResource
 from fairslice.v1alpha1.scalars import Mode
 from fairslice.v1alpha1.schema import definitions
-from fairslice.webhook_configuration import (
-    Target,
-    mutating_configuration,
-    validating_configuration,
-)
 
 __all__ = [
     "InstallError",
@@ -32,7 +27,6 @@ __all__ = [
     "ensure_secret_path",
     "install",
     "priority_class",
-    "register",
 ]
 
 _log = logging.getLogger(__name__)
@@ -85,7 +79,7 @@ class _Installation:
 async def install(
     client: KubeClient, *, namespace: str = "fairslice-system", mode: Mode | None = None
 ) -> InstallReport:
-    """Create or update everything but the webhook configurations (see `register`).
+    """Create or update everything but the webhook configurations (see `fairslice.registration`).
 
     Without a policy on the cluster, one is made: Audit everywhere, or `mode` everywhere. On a
     failure, what this run created is taken away again. Raises InstallError and ApiError.
@@ -107,20 +101,6 @@ async def install(
         await asyncio.shield(work.roll_back())
         raise
     return work.report
-
-
-async def register(client: KubeClient, target: Target) -> None:
-    """Tell the API server about a webhook that already answers.
-
-    Raises ApiError; a first registration is then taken back.
-    """
-    work = _Installation(client)
-    try:
-        await work.put(mutating_configuration(target))
-        await work.put(validating_configuration(target))
-    except BaseException:
-        await asyncio.shield(work.roll_back())
-        raise
 
 
 async def ensure_secret_path(client: KubeClient, namespace: str) -> str:

@@ -6,9 +6,24 @@ error counts by failurePolicy (Ignore skips the webhook), so everything optional
 `.?`, and `hide` is literally the negation of `gpu`.
 """
 
-from fairslice import stamps
+from collections.abc import Mapping
 
-__all__ = ["asks_for_gpus", "changes", "not_asking", "pod_asks", "stamped"]
+from msgspec import json
+
+from fairslice import stamps
+from fairslice.hidden_env import MPS_PREFIX, RUNTIME_CLASS_PREFIX, VISIBLE_DEVICES, VOID
+
+__all__ = [
+    "asks_for_gpus",
+    "changes",
+    "not_asking",
+    "not_exempt",
+    "not_mirrored",
+    "opens_devices",
+    "pod_asks",
+    "stamped",
+    "text",
+]
 
 _MAX_LIST = 32
 _MAX_MAP = 32
@@ -16,18 +31,28 @@ _MAX_ENV = 256
 _MAX_META = 128
 
 _RESOURCES = ("nvidia.com/", "deviceclass.resource.kubernetes.io/")
-_ENV = ("NVIDIA_", "CUDA_MPS_")
+_ENV = ("NVIDIA_", MPS_PREFIX)
 _ANNOTATIONS = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
 
 
-def pod_asks() -> str:
-    """Match a pod that asks for GPUs in any form, tries a channel to them, or is in the books."""
+def pod_asks(*, hidden_in_process: bool = False) -> str:
+    """Match a pod that asks for GPUs in any form, tries a channel to them, or is in the books.
+
+    Where the API server itself hides, variables and runtime classes of pods without GPUs are
+    dealt with before the webhook could see them; then only their number counts.
+    """
     lists = [f"object.?spec.?{name}.orValue([])" for name in _POD_LISTS]
     annotations = "object.?metadata.?annotations.orValue({})"
+    if hidden_in_process:
+        channels = [_containers(lists, _asks("c")), *map(_too_much_env, lists)]
+    else:
+        channels = [
+            _containers(lists, _any(_asks("c"), _env("c"))),
+            f"object.?spec.?runtimeClassName.orValue('').startsWith('{RUNTIME_CLASS_PREFIX}')",
+        ]
     return _any(
-        _containers(lists, _any(_asks("c"), _env("c"))),
+        *channels,
         "size(object.?spec.?resourceClaims.orValue([])) > 0",
-        "object.?spec.?runtimeClassName.orValue('').startsWith('nvidia')",
         _some("object.?spec.?schedulingGates.orValue([])", "g", f"g.name == '{stamps.GATE}'"),
         stamped(),
         _some(
@@ -39,9 +64,47 @@ def pod_asks() -> str:
     )
 
 
-def not_asking() -> str:
+def not_asking(*, hidden_in_process: bool = False) -> str:
     """Match exactly the pods that `pod_asks` does not."""
-    return f"!({pod_asks()})"
+    return f"!({pod_asks(hidden_in_process=hidden_in_process)})"
+
+
+def opens_devices() -> str:
+    """Match a pod that a guard may have something to say about, GPUs or not."""
+    lists = [f"object.?spec.?{name}.orValue([])" for name in _POD_LISTS]
+    mounts = "c.?volumeMounts.orValue([])"
+    opens = _any(
+        "c.?securityContext.?privileged.orValue(false)",
+        "size(c.?securityContext.?capabilities.?add.orValue([])) > 0",
+        _some(mounts, "m", "m.mountPath.contains('nvidia-container-devices')", _MAX_META),
+    )
+    return _any(
+        _some("object.?spec.?volumes.orValue([])", "v", "has(v.hostPath)", _MAX_META),
+        _containers(lists, opens),
+    )
+
+
+def not_exempt(exempt: Mapping[str, frozenset[str]]) -> str:
+    """Match pods but those of the exempt ServiceAccounts of each namespace; `*` is all."""
+    rows = ", ".join(
+        f"{text(namespace)}: [{', '.join(map(text, sorted(accounts)))}]"
+        for namespace, accounts in sorted(exempt.items())
+    )
+    # The webhook takes an account that is not named for the default one, too.
+    account = "object.?spec.?serviceAccountName.orValue('')"
+    found = f"a == '*' || a == ({account} == '' ? 'default' : {account})"
+    return f"!({{{rows}}}[?request.namespace].orValue([]).exists(a, {found}))"
+
+
+def not_mirrored() -> str:
+    """Match pods but those by which a kubelet shows what it runs by itself."""
+    mark = "'kubernetes.io/config.mirror' in object.?metadata.?annotations.orValue({})"
+    return f"!({mark} && 'system:nodes' in request.?userInfo.?groups.orValue([]))"
+
+
+def text(value: str) -> str:
+    """Write a CEL string."""
+    return json.encode(value).decode()
 
 
 def asks_for_gpus(*templates: str) -> str:
@@ -117,8 +180,15 @@ def _asks(container: str) -> str:
 
 
 def _env(container: str) -> str:
-    found = _any(_starts("e.name", _ENV), "e.name == 'CUDA_VERSION'")
+    # What hiding left behind asks for nothing: a hidden pod is not sent again.
+    hidden = f"(e.name == '{VISIBLE_DEVICES}' && e.?value.orValue('') == '{VOID}')"
+    found = _any(f"({_starts('e.name', _ENV)}) && !{hidden}", "e.name == 'CUDA_VERSION'")
     return _some(f"{container}.?env.orValue([])", "e", found, _MAX_ENV)
+
+
+def _too_much_env(containers: str) -> str:
+    """Match more variables, in all containers of a list, than may be gone through in process."""
+    return f"{containers}.map(c, size(c.?env.orValue([]))).sum() > {_MAX_ENV}"
 
 
 def _some(group: str, item: str, found: str, most: int = _MAX_LIST) -> str:

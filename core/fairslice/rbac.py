@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from fairslice.hiding_policy import HIDING_POLICY
 from fairslice.kube.connection import QUEUE_ACCOUNT, WEBHOOK_ACCOUNT
 from fairslice.v1alpha1 import GROUP
 from fairslice.webhook_configuration import NAME, SUSPENDABLE
@@ -12,6 +13,7 @@ __all__ = ["access_objects"]
 _READ = ("get", "list", "watch")
 _RBAC = "rbac.authorization.k8s.io"
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_POLICIES = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
 
 Rule = dict[str, Any]
 
@@ -44,12 +46,15 @@ def _webhook_rules() -> list[Rule]:
         _rule("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates"), _READ),
         _rule("resource.k8s.io", ("deviceclasses",), _READ),
         _rule(GROUP, ("teams", "sharingpolicies"), _READ),
-        _rule("admissionregistration.k8s.io", _CONFIGURATIONS, (*_READ, "create")),
-        _rule(
-            "admissionregistration.k8s.io",
-            _CONFIGURATIONS,
-            ("update", "patch", "delete"),
-            names=(NAME,),
+        _rule("admissionregistration.k8s.io", (*_CONFIGURATIONS, *_POLICIES), (*_READ, "create")),
+        *(
+            _rule(
+                "admissionregistration.k8s.io",
+                kinds,
+                ("update", "patch", "delete"),
+                names=(name,),
+            )
+            for kinds, name in ((_CONFIGURATIONS, NAME), (_POLICIES, HIDING_POLICY))
         ),
         _rule("", ("events",), ("create", "patch")),
     ]
@@ -58,6 +63,7 @@ def _webhook_rules() -> list[Rule]:
 def _webhook_home_rules() -> list[Rule]:
     return [
         _rule("", ("secrets",), (*_READ, "create", "update", "patch")),  # its certificate
+        _rule("", ("configmaps",), _READ),  # the brake
         _rule("discovery.k8s.io", ("endpointslices",), _READ),  # which replicas there are
         _rule("coordination.k8s.io", ("leases",), (*_READ, "create", "update", "patch", "delete")),
     ]

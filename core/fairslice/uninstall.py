@@ -14,10 +14,10 @@ from fairslice.kube.connection import QUEUE_ACCOUNT, QUEUE_LEASE, WEBHOOK_ACCOUN
 from fairslice.kube.ensure import MANAGED_BY
 from fairslice.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from fairslice.kube.objects import ObjectMeta, Pod
+from fairslice.registration import withdraw
 from fairslice.v1alpha1 import GROUP
 from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.team import TeamSpec
-from fairslice.webhook_configuration import NAME
 from fairslice.workloads import ADAPTERS, Adapter
 
 __all__ = ["QueueRunning", "UninstallReport", "uninstall"]
@@ -26,7 +26,6 @@ _GONE_SECONDS = 60.0
 _HELD = State.HELD.lower()
 _WAITING = f"{stamps.STATE} in ({State.QUEUED.lower()},{State.PREEMPTED.lower()},{_HELD})"
 _OURS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
-_REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -68,8 +67,7 @@ async def uninstall(
     if not force:
         await _refuse_while_led(client, namespace)
     report = UninstallReport()
-    for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
-        await _remove(client, f"{_REGISTRATIONS}/{kind}/{NAME}", report)
+    report.removed += await withdraw(client)
     # A queue in the cluster must be gone before its work is let go.
     await _remove(client, f"/apis/apps/v1/namespaces/{namespace}/deployments", report, _OURS)
     for adapter in ADAPTERS:

@@ -16,6 +16,7 @@ from fairslice.v1alpha1 import GROUP, VERSION
 __all__ = [
     "NAME",
     "Path",
+    "PlainPods",
     "Target",
     "WatchedKind",
     "mutating_configuration",
@@ -36,6 +37,17 @@ class Path(StrEnum):
     VALIDATE = "validate"
     ADVISE = "advise"
     RESOURCES = "resources"
+
+
+class PlainPods(StrEnum):
+    """Where pods without GPUs are hidden from them.
+
+    `SENT`: each is sent to the webhook. `IN_PROCESS`: the API server does it by itself, and
+    sends only those that open a way to devices which guards close.
+    """
+
+    SENT = "sent"
+    IN_PROCESS = "in-process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,41 +142,36 @@ ROLLED_OUT = (
 """Kinds that are decided at their pods; applying them only warns."""
 
 
-def mutating_configuration(target: Target) -> dict[str, Any]:
+def mutating_configuration(
+    target: Target, plain_pods: PlainPods = PlainPods.SENT
+) -> dict[str, Any]:
     """Make the MutatingWebhookConfiguration."""
-    pods = _entry(
+    in_process = plain_pods is PlainPods.IN_PROCESS
+    conditions = {"not-asking": cel.not_asking(hidden_in_process=in_process)}
+    if in_process:
+        conditions["opens"] = cel.opens_devices()
+    plain = _entry(
         target,
-        "gpu-pods",
-        Path.MUTATE,
-        rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
-        conditions={"changes": cel.changes(), "asks": cel.pod_asks()},
-    )
-    hide = _entry(
-        target,
-        "hide",
+        "guards" if in_process else "hide",
         Path.HIDE,
         rules=[
             _rule("", ("pods",), ("CREATE",), version="v1"),
             _rule("", ("pods/ephemeralcontainers",), ("UPDATE",), version="v1"),
         ],
-        conditions={"not-asking": cel.not_asking()},
+        conditions=conditions,
         fail=False,
         seconds=1,
     )
     workloads = [_workload(target, kind, Path.MUTATE) for kind in SUSPENDABLE]
-    entries = [{**each, "reinvocationPolicy": "IfNeeded"} for each in (pods, hide, *workloads)]
+    pods = _gpu_pods(target, Path.MUTATE, plain_pods)
+    entries = [{**each, "reinvocationPolicy": "IfNeeded"} for each in (pods, plain, *workloads)]
     return _configuration("MutatingWebhookConfiguration", entries)
 
 
-def validating_configuration(target: Target) -> dict[str, Any]:
+def validating_configuration(
+    target: Target, plain_pods: PlainPods = PlainPods.SENT
+) -> dict[str, Any]:
     """Make the ValidatingWebhookConfiguration."""
-    pods = _entry(
-        target,
-        "gpu-pods",
-        Path.VALIDATE,
-        rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
-        conditions={"changes": cel.changes(), "asks": cel.pod_asks()},
-    )
     advise = _entry(
         target,
         "advise",
@@ -187,7 +194,19 @@ def validating_configuration(target: Target) -> dict[str, Any]:
         seconds=2,
     )
     workloads = [_workload(target, kind, Path.VALIDATE) for kind in SUSPENDABLE]
+    pods = _gpu_pods(target, Path.VALIDATE, plain_pods)
     return _configuration("ValidatingWebhookConfiguration", [pods, *workloads, advise, resources])
+
+
+def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, Any]:
+    asks = cel.pod_asks(hidden_in_process=plain_pods is PlainPods.IN_PROCESS)
+    return _entry(
+        target,
+        "gpu-pods",
+        path,
+        rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
+        conditions={"changes": cel.changes(), "asks": asks},
+    )
 
 
 def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from copy import deepcopy
 
 import pytest
 
-from fairslice.install import ensure_secret_path, install, register
+from fairslice.install import ensure_secret_path, install
 from fairslice.kube.client import ApiError, KubeClient
 from fairslice.preflight import AccessDenied
 from fairslice.rbac import access_objects
+from fairslice.registration import register
 from fairslice.uninstall import QueueRunning, uninstall
 from fairslice.v1alpha1.scalars import Mode
 from fairslice.webhook_configuration import Target

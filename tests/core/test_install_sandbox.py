@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from fairslice.election import LeaderElection
-from fairslice.install import install, register
+from fairslice.install import install
 from fairslice.kube.client import Invalid, KubeClient
 from fairslice.kube.connection import QUEUE_ACCOUNT, QUEUE_LEASE
 from fairslice.kube.reflector import Reflector
 from fairslice.kube.tokens import ServiceAccountTokens
+from fairslice.registration import register
 from fairslice.uninstall import uninstall
 from fairslice.v1alpha1.resources import TEAMS, TeamResource
 from fairslice.webhook_configuration import Target

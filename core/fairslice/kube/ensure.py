@@ -18,7 +18,10 @@ _HASH = SYSTEM + "manifest"
 _PLURALS = {
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
+    "ConfigMap": "configmaps",
     "CustomResourceDefinition": "customresourcedefinitions",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "Namespace": "namespaces",
     "PriorityClass": "priorityclasses",
