@@ -14,6 +14,7 @@ import aiohttp
 from fairslice.install import install
 from fairslice.kube.connection import connect
 from fairslice.redis_embedded import EmbeddedRedis
+from fairslice.service import ServiceError
 from fairslice.settings import Address, Settings
 from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.service import serve as serve_queue
@@ -36,7 +37,7 @@ _STARTED_SECONDS = 30.0
 _EDITORS = {"alice": "nlp", "bob": "cv"}
 
 
-class BrokenPromises(ConnectionError):
+class BrokenPromises(ServiceError):
     """The day did not go as promised."""
 
 

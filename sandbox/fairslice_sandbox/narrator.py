@@ -10,11 +10,17 @@ from rich.table import Table
 __all__ = ["Narrator"]
 
 
+# A file has no width of its own; rich's default of 80 would break every cell.
+_FILE_WIDTH = 160
+
+
 class Narrator:
     """Prints what happens, with the seconds since the day began."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
+        if console is None and not self.console.is_terminal:
+            self.console.width = _FILE_WIDTH
         self._began = time.monotonic()
 
     def chapter(self, title: str) -> None:
