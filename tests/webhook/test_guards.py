@@ -114,3 +114,25 @@ async def test_infrastructure_keeps_working(cluster: MakeCluster, name: str) -> 
     done = await place.mutate(INFRASTRUCTURE[name])
     assert done.allowed
     assert done.warnings == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"devices": {"requests": [{"name": "all", "exactly": {"adminAccess": True}}]}},
+        {"spec": {"devices": {"requests": [{"name": "all", "adminAccess": True}]}}},
+    ],
+)
+async def test_administrators_access_to_devices_is_refused_to_teams(
+    cluster: MakeCluster, spec: dict[str, Any]
+) -> None:
+    place = await cluster()
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate" if "spec" in spec else "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "nlp"},
+        "spec": spec,
+    }
+    assert "adminAccess" in (await place.mutate(claim)).message
+    claim["metadata"]["namespace"] = "elsewhere"
+    assert (await place.mutate(claim)).allowed

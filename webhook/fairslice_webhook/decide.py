@@ -15,6 +15,7 @@ from fairslice.v1alpha1 import GROUP
 from fairslice.workloads import adapter_for
 from fairslice_queue.ledger import Attachment, Held, Outcome
 from fairslice_webhook import pod_outcomes, validation, workloads
+from fairslice_webhook.claims import CLAIM_KINDS, decide_claim
 from fairslice_webhook.decision import (
     Answer,
     Attach,
@@ -68,6 +69,8 @@ def decide(review: Review, view: View, call: Call, phase: Phase) -> Decision:
         return Answer()
     if group == "apps" and kind in _REPLICATED:
         return decide_replicas(review, view, call)
+    if group == "resource.k8s.io" and kind in CLAIM_KINDS:
+        return decide_claim(review, view, call)
     if group == GROUP:
         return validate_policy_object(review) if phase is Phase.VALIDATE else Answer()
     adapter = adapter_for(review.kind.api_version, kind)
