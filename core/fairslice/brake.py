@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fairslice.kube.client import KubeClient
 from fairslice.kube.ensure import MANAGED_BY
-from fairslice.kube.errors import AlreadyExists, ApiError, NotFound
+from fairslice.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
 from fairslice.kube.objects import ObjectMeta
 from fairslice.kube.reflector import Reflector
 from fairslice.registration import is_registered, withdraw
@@ -42,7 +42,7 @@ async def brake(
 ) -> BrakeReport:
     """Put the brake on: nothing is sent to the webhook or hidden until it is released.
 
-    Every step is tried, whatever became of the one before.
+    Every step is tried, whatever became of the one before. Raises Unreachable.
     """
     report = BrakeReport("on")
     # First, or a webhook that starts now would register behind our back.
@@ -51,6 +51,8 @@ async def brake(
         report.done.append(f"configmaps/{BRAKE}: created")
     except AlreadyExists:
         report.done.append(f"configmaps/{BRAKE}: there already")
+    except Unreachable:
+        raise
     except ApiError as error:
         report.problems.append(
             f"configmap {namespace}/{BRAKE} not created, webhooks may register again: {error}"

@@ -87,6 +87,7 @@ NOT_ASKING = {
     "bare": {"spec": {"containers": [{"name": "c"}]}},
     "labelled by others": pod(labels={"app.kubernetes.io/name": "x"}),
     "gated by others": pod(spec={"schedulingGates": [{"name": "example.com/x"}]}),
+    "hidden already": pod({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}),
     "a runtime class of others": pod(spec={"runtimeClassName": "gvisor"}),
     "just as much as can be searched": pod(
         {"env": [{"name": f"E{n}"} for n in range(256)]}, labels={f"l{n}": "x" for n in range(128)}
