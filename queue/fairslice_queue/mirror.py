@@ -40,15 +40,25 @@ class Mirror:
     async def follow(self, wait_seconds: float) -> bool:
         """Apply what changed since, waiting for it if nothing did. False: nothing came.
 
-        Safe to call while another call waits: what both read is applied once.
+        Safe to call while another call waits: what both read is applied once, and what this
+        call returns from includes all that was written before it began.
         Raises LedgerUnavailable.
         """
-        changes = await self._ledger.changes(self._position, wait_seconds)
-        if changes is None:
-            await self.load()
-            return True
-        self._apply(changes)
-        return bool(changes)
+        came, wait = False, wait_seconds
+        while True:
+            position = self._position
+            changes = await self._ledger.changes(position, wait)
+            if changes is None:
+                await self.load()
+                return True
+            # Where another call was faster, what this one read may be older.
+            if position == self._position:
+                self._apply(changes)
+                came = came or bool(changes)
+                if wait_seconds or not changes:
+                    return came
+            # One answer holds a part only of what many writes left.
+            wait = 0.0
 
     def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:

@@ -1,12 +1,14 @@
 """The planner's state, drawn from watch, books and meter."""
 
-from collections.abc import Container, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 
 from msgspec import json
 
 from fairslice import stamps
 from fairslice.booking import Booking
-from fairslice.fairshare import PoolWeight, dominant_share
+from fairslice.fairshare import ENTRY_SECONDS, PoolWeight, dominant_share
 from fairslice.placement import PodNeeds
 from fairslice.v1alpha1.scalars import duration_seconds
 from fairslice_queue.actions import Reserve
@@ -16,59 +18,90 @@ from fairslice_queue.usage import Meter
 from fairslice_queue.victims import Candidate
 from fairslice_queue.watching import Watch
 
-__all__ = ["outlook", "pool_weights", "team_shares"]
+__all__ = ["Outlook", "pool_weights", "team_shares"]
 
 
-def outlook(
-    watch: Watch,
-    books: Books,
-    meter: Meter,
-    now: float,
-    *,
-    busy: Container[str],
-    leaving: Container[str],
-    not_before: Mapping[str, float],
-    claims: Mapping[str, Reserve],
-) -> PlanState:
-    """Draw the state. `busy` bookings have a call in flight and are left out of the line."""
-    waiting = [
-        item
-        for booking in books.waiting()
-        if booking.id not in busy
-        and (item := _waiting(watch, booking, not_before.get(booking.id, 0.0))) is not None
-    ]
-    weights = pool_weights(watch)
-    half_life = float(watch.policy.half_life)
-    return PlanState(
-        policy=watch.policy,
-        teams=watch.teams,
-        tally=books.tally,
-        waiting=waiting,
-        candidates=[_candidate(watch, booking, leaving) for booking in books.holding()],
-        nodes=watch.free_nodes(books),
-        shares=team_shares(watch, meter, now),
-        claims=claims,
-        share_of_milli={
-            pool: dominant_share({pool: 1.0}, weights, 1, half_life) for pool in weights
-        },
-    )
+class Outlook:
+    """Draws the state, round after round; what did not change since the last one is kept."""
 
+    def __init__(self, watch: Watch, meter: Meter) -> None:
+        self._watch = watch
+        self._meter = meter
+        # By booking: what was read, of which booking and which object's annotations and needs.
+        self._read: dict[str, tuple[Booking, object, object, Waiting]] = {}
 
-def _waiting(watch: Watch, booking: Booking, not_before: float) -> Waiting | None:
-    needs = watch.needs_of(booking.id)
-    if needs is None or not booking.options:
-        return None
-    workload = watch.workload_of(booking.id)
-    annotations = workload.annotations if workload is not None else {}
-    if annotations.get(stamps.HOLD) == "true":
-        return None
-    return Waiting(
-        booking=booking,
-        needs=needs,
-        shape=_shape(booking, needs),
-        runtime=_seconds(annotations.get(stamps.RUNTIME)),
-        not_before=not_before,
-    )
+    def draw(
+        self,
+        books: Books,
+        now: float,
+        *,
+        busy: Container[str],
+        leaving: Container[str],
+        held_back: Mapping[str, tuple[float, str]],
+        claims: Mapping[str, Reserve],
+    ) -> PlanState:
+        """Draw the state. `busy` bookings have a call in flight and are left out of the line.
+
+        `held_back` says until when (Unix seconds), and for what failure.
+        """
+        watch = self._watch
+        waiting = [
+            item
+            for booking in books.waiting()
+            if booking.id not in busy
+            and (item := self._waiting(booking, held_back.get(booking.id))) is not None
+        ]
+        if len(self._read) > 2 * len(waiting) + 100:
+            kept = {item.booking.id for item in waiting}
+            self._read = {key: read for key, read in self._read.items() if key in kept}
+        candidates = [_candidate(watch, booking, leaving) for booking in books.holding()]
+        weights = pool_weights(watch)
+        half_life = float(watch.policy.half_life)
+        self._meter.use_half_life(half_life, now)
+        return PlanState(
+            policy=watch.policy,
+            teams=watch.teams,
+            tally=books.tally,
+            waiting=waiting,
+            candidates=candidates,
+            nodes=watch.free_nodes(books),
+            shares=team_shares(watch, self._meter, now, fresh=candidates),
+            claims=claims,
+            share_of_milli={
+                pool: dominant_share({pool: 1.0}, weights, 1, half_life) for pool in weights
+            },
+        )
+
+    def _waiting(self, booking: Booking, held_back: tuple[float, str] | None) -> Waiting | None:
+        workload = self._watch.workload_of(booking.id)
+        if workload is not None:
+            annotations, needs = workload.annotations, workload.needs
+        else:
+            pod = next(iter(self._watch.pods_of(booking.id).values()), None)
+            if pod is None:
+                return None
+            annotations, needs = pod.annotations, pod.needs
+        if not booking.options or annotations.get(stamps.HOLD) == "true":
+            return None
+        found = self._read.get(booking.id)
+        if (
+            found is None
+            or found[0] is not booking
+            or found[1] is not annotations
+            or found[2] is not needs
+        ):
+            item = Waiting(
+                booking=booking,
+                needs=needs,
+                shape=_shape(booking, needs),
+                runtime=_seconds(annotations.get(stamps.RUNTIME)),
+            )
+            self._read[booking.id] = (booking, annotations, needs, item)
+        else:
+            item = found[3]
+        if held_back is None:
+            return item
+        return replace(item, not_before=held_back[0], failure=held_back[1])
 
 
 def _candidate(watch: Watch, booking: Booking, leaving: Container[str]) -> Candidate:
@@ -88,20 +121,31 @@ def _candidate(watch: Watch, booking: Booking, leaving: Container[str]) -> Candi
     )
 
 
-def team_shares(watch: Watch, meter: Meter, now: float) -> dict[str, float]:
-    """Compute each team's weighted dominant share of decayed use."""
+def team_shares(
+    watch: Watch, meter: Meter, now: float, *, fresh: Iterable[Candidate] = ()
+) -> dict[str, float]:
+    """Compute each team's weighted dominant share of decayed use.
+
+    `fresh` work counts at once as if it had run for a while: the entry penalty, which is paid
+    off as it runs.
+    """
     weights = pool_weights(watch)
     half_life = float(watch.policy.half_life)
-    readings = meter.readings(now)
-    shares: dict[str, float] = {}
-    for team in watch.teams.teams:
-        use = {
-            pool: readings[team.name, pool].decayed
-            for pool in weights
-            if (team.name, pool) in readings
-        }
-        shares[team.name] = dominant_share(use, weights, team.weight, half_life)
-    return shares
+    use: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for (team, pool), reading in meter.readings(now).items():
+        if pool in weights:
+            use[team][pool] = reading.decayed
+    for item in fresh:
+        booking, option = item.booking, item.booking.option
+        left = ENTRY_SECONDS - (now - item.started)
+        if option is not None and booking.team and left > 0 and option.pool in weights:
+            owed = item.milli * min(left, ENTRY_SECONDS)
+            pools = use[booking.team]
+            pools[option.pool] = pools.get(option.pool, 0.0) + owed
+    return {
+        team.name: dominant_share(use.get(team.name, {}), weights, team.weight, half_life)
+        for team in watch.teams.teams
+    }
 
 
 def pool_weights(watch: Watch) -> dict[str, PoolWeight]:

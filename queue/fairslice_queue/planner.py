@@ -1,11 +1,10 @@
 """The queue's decisions: who starts, who is pushed out for whom, what is kept for whom.
 
 `plan` is pure: the live service, the sandbox and the simulator call it with their own state
-and time. The order is DESIGN's: production first, work within its team's guarantee before
-borrowed work, class, the lowest weighted dominant share, first come.
+and time. Nothing becomes free within a round, so what is found not to fit is remembered by
+shape, and like requests behind it cost a look-up.
 """
 
-import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,37 +14,20 @@ from msgspec.structs import replace
 
 from fairslice import messages
 from fairslice.booking import Booking
-from fairslice.fairshare import OrderKey, order_key
-from fairslice.placement import Misfit, NodeState, Placement, PodNeeds, place
+from fairslice.fairshare import entry_penalty
+from fairslice.placement import Misfit, NodeState, Placement, place
 from fairslice.policy import Policy, Team, WorkClass
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import Preempts
 from fairslice_queue.actions import Action, Explain, Preempt, Release, Reserve
+from fairslice_queue.bookkeeping import Limits
 from fairslice_queue.caps import Excess, excess, limits_of
+from fairslice_queue.line import Line, Waiting
+from fairslice_queue.room import Room
 from fairslice_queue.tally import Tally
-from fairslice_queue.victims import Candidate, Push, choose_victims
+from fairslice_queue.victims import Candidate, Contender, Push, Victims
 
 __all__ = ["PlanState", "Waiting", "plan"]
-
-# A release counts at once in its team's share, as if it had run this long already; else one
-# team's burst would be released whole before the next team's turn (Kueue's entry penalty).
-_ENTRY_PENALTY_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A booking in line. `shape` is equal for requests that fit on the same nodes.
-
-    `not_before` keeps work back after a failed start (Unix seconds); `runtime` is the declared
-    run time in seconds, 0 if none; `order` is the lead's own order, smaller first.
-    """
-
-    booking: Booking
-    needs: PodNeeds
-    shape: bytes
-    runtime: float = 0.0
-    not_before: float = 0.0
-    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +55,23 @@ def plan(state: PlanState, now: float) -> list[Action]:
     return list(_Round(state, now).run())
 
 
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Why work does not start. `capped`: nothing but its own team's caps is in the way."""
+
+    reason: str
+    capped: bool = False
+
+
+@dataclass(slots=True)
+class _Caps:
+    """Which options the team's caps leave open, and what the closed ones exceed them by."""
+
+    eligible: list[int]
+    broken: Excess | None
+    over: dict[int, int]
+
+
 class _Round:
     """One pass over the line, with what it gives out taken off as it goes."""
 
@@ -81,133 +80,128 @@ class _Round:
         self._now = now
         self._policy = state.policy
         self._tally = state.tally.copy()
-        self._nodes = {name: node.copy() for name, node in state.nodes.items()}
         self._shares = dict(state.shares)
-        self._kept: dict[str, Reserve] = {}
+        self._line = Line(state.policy, state.teams, self._tally, self._shares, now)
+        self._room = Room(state.nodes, state.candidates)
+        self._victims = Victims(state.policy, state.teams, state.candidates, self._tally, now)
         self._by_id = {item.booking.id: item for item in state.waiting}
-        # What did not fit, by shape: nothing becomes free within a round.
-        self._misfits: dict[bytes, Misfit] = {}
-        self._hopeless: set[tuple[bytes, str, str]] = set()
+        self._kept: dict[str, Reserve] = {}
+        self._counted: set[str] = set()
         self._pushed: set[str] = set()
+        self._limits: dict[tuple[str, str, bytes], Limits] = {}
+        self._misfits: dict[bytes, Misfit] = {}
+        self._unreservable: set[bytes] = set()
+        self._hopeless: set[tuple[bytes, str, str]] = set()
+        self._stuck: dict[tuple[object, ...], _Waits] = {}
         self._revisions: defaultdict[str, set[str]] = defaultdict(set)
-        for held in (candidate.booking for candidate in state.candidates):
-            self._revisions[held.group].add(held.group_revision)
+        self._leaving: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for candidate in state.candidates:
+            self._revisions[candidate.booking.group].add(candidate.booking.group_revision)
+            if candidate.leaving:
+                self._count_leaving(candidate)
         for claim in state.claims.values():
-            self._keep(claim)
+            self._claim(claim)
 
     def run(self) -> Iterator[Action]:
-        queued: defaultdict[str, int] = defaultdict(int)
-        for item in self._state.waiting:
-            queued[item.booking.team] += 1
-        position: defaultdict[str, int] = defaultdict(int)
-        for item in self._in_order():
-            team = self._state.teams.named(item.booking.team)
-            if team is None:
-                continue
-            actions = list(self._decide(item, team))
-            released = any(isinstance(action, Release) for action in actions)
-            if not released:
-                position[team.name] += 1
-            for action in actions:
-                if isinstance(action, Explain):
-                    yield Explain(
-                        action.booking,
-                        position[team.name],
-                        queued[team.name],
-                        action.reason,
-                        action.capped,
-                    )
+        waits: list[tuple[Booking, _Waits]] = []
+        for item, team in self._line.walk(self._state.waiting):
+            outcome = self._decide(item, team)
+            for action in outcome:
+                if isinstance(action, _Waits):
+                    waits.append((item.booking, action))
                 else:
                     yield action
+        # Positions are told last: they count those who are left.
+        queued: defaultdict[str, int] = defaultdict(int)
+        for booking, _ in waits:
+            queued[booking.team] += 1
+        position: defaultdict[str, int] = defaultdict(int)
+        for booking, why in waits:
+            position[booking.team] += 1
+            yield Explain(
+                booking.id, position[booking.team], queued[booking.team], why.reason, why.capped
+            )
 
-    def _in_order(self) -> Iterator[Waiting]:
-        """Yield the line in order; a team's place is judged anew after each of its releases."""
-        lines: dict[str, list[Waiting]] = {}
-        for item in self._state.waiting:
-            lines.setdefault(item.booking.team, []).append(item)
-        heads: list[tuple[OrderKey, str, int]] = []
-        for name, line in lines.items():
-            line.sort(key=self._within_team)
-            team = self._state.teams.named(name)
-            if team is not None:
-                heapq.heappush(heads, (self._key(line[0], team), name, 0))
-        while heads:
-            key, name, index = heapq.heappop(heads)
-            team = self._state.teams.named(name)
-            assert team is not None
-            item = lines[name][index]
-            fresh = self._key(item, team)
-            if fresh > key and heads and heads[0][0] < fresh:
-                heapq.heappush(heads, (fresh, name, index))
-                continue
-            yield item
-            if index + 1 < len(lines[name]):
-                following = lines[name][index + 1]
-                heapq.heappush(heads, (self._key(following, team), name, index + 1))
-
-    def _within_team(self, item: Waiting) -> tuple[int, int, float, str]:
+    def _decide(self, item: Waiting, team: Team) -> Iterator[Action | _Waits]:
         booking = item.booking
-        return (booking.rank, item.order, booking.queued_at, booking.id)
-
-    def _key(self, item: Waiting, team: Team) -> OrderKey:
-        booking = item.booking
-        work_class = self._class(booking)
-        return order_key(
-            passes_all=work_class is not None and work_class.preempts is Preempts.EVERYONE,
-            aged=0 < self._policy.aging <= self._now - booking.queued_at,
-            within_guarantee=self._within_guarantee(booking, team),
-            rank=booking.rank,
-            share=self._shares.get(team.name, 0.0),
-            queued_at=booking.queued_at,
-            name=booking.id,
+        if item.not_before > self._now:
+            until = f"{datetime.fromtimestamp(item.not_before, UTC):%H:%M:%S} UTC"
+            reason = messages.failed_to_start(item.failure or booking.reason, until)
+            yield _Waits(reason, capped=True)
+            return
+        alike = (
+            team.name,
+            booking.work_class,
+            booking.user,
+            item.shape,
+            booking.group,
+            booking.group_revision,
         )
+        claim = self._kept.get(booking.id)
+        known = self._stuck.get(alike)
+        if known is not None and claim is None and (known.capped or not self._is_long(booking)):
+            yield known
+            return
+        for action in self._judge(item, team, claim):
+            if isinstance(action, _Waits) and booking.id not in self._kept:
+                self._stuck[alike] = action
+            yield action
+
+    def _judge(self, item: Waiting, team: Team, claim: Reserve | None) -> Iterator[Action | _Waits]:
+        if claim is not None:
+            self._give_up(claim)
+        caps = self._caps(item, team)
+        if caps.eligible:
+            fit = self._place(item, caps.eligible, fresh=claim is not None)
+            if isinstance(fit, Placement):
+                yield self._release(item, team, fit)
+                return
+            why = _Waits(messages.waits_for_room(fit.reason))
+        elif caps.broken is None:
+            yield _Waits(messages.no_option_left())
+            return
+        else:
+            why = _over_cap(team, caps.broken)
+        if claim is not None:
+            yield self._claim(claim)
+            yield _Waits(messages.waits_for_victims(why.reason))
+        elif caps.eligible or caps.over:
+            # At its limit, what passes everyone has its own team's lesser work give way.
+            yield from self._make_room(item, team, caps, why)
+        else:
+            yield why
+
+    def _caps(self, item: Waiting, team: Team) -> _Caps:
+        booking = item.booking
+        limits = self._limits_of(item, team)
+        replaces = self._replaces_another(booking)
+        caps = _Caps([], None, {})
+        passes_all = self._passes_all(self._class(booking))
+        for index, option in enumerate(booking.options):
+            found = excess(booking, option, limits, self._tally, replaces=replaces)
+            if found is None:
+                caps.eligible.append(index)
+                continue
+            if caps.broken is None:
+                caps.broken = found
+            if passes_all and found.cause == "limit" and found.asked <= found.limit:
+                over = found.used + found.asked - found.limit
+                caps.over[index] = max(0, over - self._leaving[team.name, option.pool])
+        return caps
+
+    def _limits_of(self, item: Waiting, team: Team) -> Limits:
+        booking = item.booking
+        key = (team.name, booking.work_class, item.shape)
+        limits = self._limits.get(key)
+        if limits is None:
+            limits = self._limits[key] = limits_of(team, booking.work_class, booking.options)
+        return limits
 
     def _class(self, booking: Booking) -> WorkClass | None:
         return self._policy.classes.get(booking.work_class)
 
-    def _within_guarantee(self, booking: Booking, team: Team) -> bool:
-        return any(
-            self._tally.pool_held(team.name, option.pool) + option.milli * booking.pods
-            <= team.quota(option.pool).guaranteed
-            for option in booking.options
-        )
-
-    def _decide(self, item: Waiting, team: Team) -> Iterator[Action]:
-        booking = item.booking
-        limits = limits_of(team, booking.work_class, booking.options)
-        over: Excess | None = None
-        eligible: list[int] = []
-        for index, option in enumerate(booking.options):
-            found = excess(
-                booking, option, limits, self._tally, replaces=self._replaces_another(booking)
-            )
-            if found is None:
-                eligible.append(index)
-            elif over is None:
-                over = found
-        if not eligible:
-            reason = _over_cap(team, over) if over is not None else messages.no_option_left()
-            yield Explain(booking.id, 0, 0, reason, capped=True)
-            return
-        if item.not_before > self._now:
-            until = f"{datetime.fromtimestamp(item.not_before, UTC):%H:%M:%S} UTC"
-            yield Explain(
-                booking.id, 0, 0, messages.failed_to_start(booking.reason, until), capped=True
-            )
-            return
-        claim = self._kept.pop(booking.id, None)
-        if claim is not None:
-            self._take(claim.booking, claim.chosen, claim.place, sign=-1)
-        fit = self._place(item, eligible, fresh=claim is not None)
-        if isinstance(fit, Placement):
-            yield self._release(item, fit)
-            return
-        if claim is not None:
-            self._keep(claim)
-            yield claim
-            yield Explain(booking.id, 0, 0, messages.waits_for_victims(fit.reason), capped=False)
-            return
-        yield from self._push_or_wait(item, team, eligible, fit)
+    def _passes_all(self, work_class: WorkClass | None) -> bool:
+        return work_class is not None and work_class.preempts is Preempts.EVERYONE
 
     def _replaces_another(self, booking: Booking) -> bool:
         """Say whether pods of another revision of the same rollout hold something."""
@@ -215,132 +209,157 @@ class _Round:
         return bool(booking.group and revision and self._revisions[booking.group] - {revision})
 
     def _place(self, item: Waiting, eligible: Sequence[int], *, fresh: bool) -> Placement | Misfit:
+        """Find room now. `fresh`: something was given back, so what is remembered may be wrong."""
         known = None if fresh else self._misfits.get(item.shape)
         if known is not None:
             return known
-        options = [item.booking.options[index] for index in eligible]
-        fit = place(item.booking.pods, item.needs, options, self._nodes.values())
-        if isinstance(fit, Misfit):
-            if len(eligible) == len(item.booking.options) and not fresh:
-                self._misfits[item.shape] = fit
-            return fit
-        return Placement(chosen=eligible[fit.chosen], place=fit.place)
+        fit = self._place_in(self._room.now, item, eligible)
+        if isinstance(fit, Misfit) and len(eligible) == len(item.booking.options) and not fresh:
+            self._misfits[item.shape] = fit
+        return fit
 
-    def _release(self, item: Waiting, fit: Placement) -> Release:
+    def _place_in(
+        self, nodes: Mapping[str, NodeState], item: Waiting, indices: Sequence[int]
+    ) -> Placement | Misfit:
+        options = [item.booking.options[index] for index in indices]
+        fit = place(item.booking.pods, item.needs, options, nodes.values())
+        if isinstance(fit, Misfit):
+            return fit
+        return Placement(chosen=indices[fit.chosen], place=fit.place)
+
+    def _release(self, item: Waiting, team: Team, fit: Placement) -> Release:
         booking = item.booking
         option = booking.options[fit.chosen]
-        self._take(booking.id, fit.chosen, fit.place)
-        team = self._state.teams.named(booking.team)
-        assert team is not None
-        limits = limits_of(team, booking.work_class, booking.options)
-        is_surge = excess(booking, option, limits, self._tally) is not None
+        self._room.take(item.needs, option, fit.place)
+        is_surge = excess(booking, option, self._limits_of(item, team), self._tally) is not None
         self._tally.add(replace(booking, surge=is_surge), option)
-        added = option.milli * booking.pods * _ENTRY_PENALTY_SECONDS
-        self._shares[booking.team] = self._shares.get(
-            booking.team, 0.0
-        ) + added * self._state.share_of_milli.get(option.pool, 0.0)
+        # It counts at once; else a burst of one team would all go before the next team's turn.
+        added = entry_penalty(option.milli * booking.pods)
+        added *= self._state.share_of_milli.get(option.pool, 0.0) / max(team.weight, 1)
+        self._shares[team.name] = self._shares.get(team.name, 0.0) + added
         return Release(booking.id, fit.chosen, fit.place)
 
-    def _push_or_wait(
-        self, item: Waiting, team: Team, eligible: Sequence[int], misfit: Misfit
-    ) -> Iterator[Action]:
-        booking = item.booking
-        right = (item.shape, team.name, booking.work_class)
-        work_class = self._class(booking)
-        if work_class is not None and right not in self._hopeless:
-            pushed = choose_victims(
-                item.booking,
-                item.needs,
-                eligible,
-                work_class=work_class,
-                team=team,
-                state=self._state,
-                tally=self._tally,
-                nodes=self._nodes,
-                passed_over=self._pushed,
-                now=self._now,
-            )
-            if pushed is not None:
-                yield from self._push(item, team, pushed, work_class)
-                return
-            self._hopeless.add(right)
-        if self._should_reserve(booking):
-            kept = self._reservation(item, eligible)
+    def _make_room(
+        self, item: Waiting, team: Team, caps: _Caps, why: _Waits
+    ) -> Iterator[Action | _Waits]:
+        """Push others out, wait for those who leave already, or keep what will be free."""
+        work_class = self._class(item.booking)
+        open_ = caps.eligible or list(caps.over)
+        if work_class is not None and work_class.preempts is not Preempts.NOBODY:
+            contender = Contender(item.booking, item.needs, team, work_class, caps.over)
+            entitled = [
+                index
+                for index in open_
+                if self._victims.may_push(contender, item.booking.options[index], self._tally)
+            ]
+            if entitled:
+                actions = list(self._push(item, contender, entitled))
+                if actions:
+                    yield from actions
+                    return
+        if caps.eligible and self._is_long(item.booking):
+            kept = self._reservation(item, caps.eligible)
             if kept is not None:
                 self._keep(kept)
                 yield kept
-        yield Explain(booking.id, 0, 0, messages.waits_for_room(misfit.reason), capped=False)
+        yield why
 
     def _push(
-        self,
-        item: Waiting,
-        team: Team,
-        push: Push,
-        work_class: WorkClass,
-    ) -> Iterator[Action]:
-        booking = item.booking
+        self, item: Waiting, contender: Contender, entitled: Sequence[int]
+    ) -> Iterator[Action | _Waits]:
+        right = (item.shape, contender.team.name, contender.work_class.name)
+        if right in self._hopeless:
+            return
+        if self._room.someone_leaves:
+            ready = [index for index in entitled if not contender.over.get(index)]
+            fit = self._place_in(self._room.after_leaving, item, ready)
+            if isinstance(fit, Placement):
+                yield self._claim(Reserve(item.booking.id, fit.chosen, fit.place))
+                yield _Waits(messages.waits_for_victims("others leave already"))
+                return
+        push = self._victims.choose(
+            contender, entitled, self._tally, self._room.after_leaving, self._pushed
+        )
+        if push is None:
+            self._hopeless.add(right)
+            return
+        yield from self._preempt(item.booking, contender, push)
+        fit = push.placement
+        yield self._claim(Reserve(item.booking.id, fit.chosen, fit.place))
+        yield _Waits(messages.waits_for_victims(f"{len(push.victims)} to go"))
+
+    def _preempt(self, booking: Booking, contender: Contender, push: Push) -> Iterator[Preempt]:
+        self._room.leave(push.victims)
         for victim in push.victims:
             self._pushed.add(victim.booking.id)
+            self._count_leaving(victim)
             theirs = self._class(victim.booking)
             yield Preempt(
                 victim=victim.booking.id,
                 beneficiary=booking.id,
-                rule=_rule(work_class, team, victim.booking),
+                rule=_rule(contender, victim.booking),
                 lost_seconds=victim.lost(self._now),
                 notice=theirs.notice if theirs is not None else 0,
                 grace=theirs.grace if theirs is not None else 30,
             )
-        kept = Reserve(booking.id, push.placement.chosen, push.placement.place)
-        self._keep(kept)
-        yield kept
-        reason = messages.waits_for_victims(f"{len(push.victims)} to go")
-        yield Explain(booking.id, 0, 0, reason, capped=False)
 
-    def _should_reserve(self, booking: Booking) -> bool:
+    def _is_long(self, booking: Booking) -> bool:
         return self._now - booking.queued_at >= self._policy.reserve_after
 
     def _reservation(self, item: Waiting, eligible: Sequence[int]) -> Reserve | None:
-        """Choose the nodes on which a large workload will be able to start first.
+        """Choose the nodes on which work that waits for long will be able to start.
 
-        They are those where it fits if everything that may be waited for has ended.
+        They are those where it fits when everything that may be waited for has ended; best
+        without waiting for what never ends by itself.
         """
-        emptied = {name: node.copy() for name, node in self._nodes.items()}
-        for candidate in self._state.candidates:
-            option = candidate.booking.option
-            if option is None:
-                continue
-            for node, pods in candidate.booking.place.items():
-                if node in emptied:
-                    emptied[node].take(candidate.needs, option.offers, -pods)
-        options = [item.booking.options[index] for index in eligible]
-        fit = place(item.booking.pods, item.needs, options, emptied.values())
-        if isinstance(fit, Misfit):
+        if item.shape in self._unreservable:
             return None
-        return Reserve(item.booking.id, eligible[fit.chosen], fit.place)
+        for nodes in (self._room.after_jobs, self._room.after_all):
+            fit = self._place_in(nodes, item, eligible)
+            if isinstance(fit, Placement):
+                return Reserve(item.booking.id, fit.chosen, fit.place)
+        self._unreservable.add(item.shape)
+        return None
+
+    def _count_leaving(self, candidate: Candidate) -> None:
+        booking, option = candidate.booking, candidate.booking.option
+        if option is not None and not booking.surge:
+            self._leaving[booking.team, option.pool] += candidate.milli
+
+    def _claim(self, kept: Reserve) -> Reserve:
+        """Keep room that is being made: it counts as held, lest its team's limit be given away."""
+        item = self._by_id.get(kept.booking)
+        if item is not None and kept.place:
+            self._keep(kept)
+            self._counted.add(kept.booking)
+            self._tally.add(item.booking, item.booking.options[kept.chosen])
+        return kept
 
     def _keep(self, kept: Reserve) -> None:
-        if kept.booking in self._by_id:
-            self._kept[kept.booking] = kept
-            self._take(kept.booking, kept.chosen, kept.place)
+        """Keep room from those who come later in line."""
+        item = self._by_id[kept.booking]
+        self._kept[kept.booking] = kept
+        self._room.take(item.needs, item.booking.options[kept.chosen], kept.place)
 
-    def _take(
-        self, booking_id: str, chosen: int, nodes: Mapping[str, int], *, sign: int = 1
-    ) -> None:
-        item = self._by_id[booking_id]
-        option = item.booking.options[chosen]
-        for name, pods in nodes.items():
-            node = self._nodes.get(name)
-            if node is not None:
-                node.take(item.needs, option.offers, sign * pods)
+    def _give_up(self, kept: Reserve) -> None:
+        item = self._by_id[kept.booking]
+        option = item.booking.options[kept.chosen]
+        del self._kept[kept.booking]
+        self._room.take(item.needs, option, kept.place, sign=-1)
+        if kept.booking in self._counted:
+            self._counted.discard(kept.booking)
+            self._tally.add(item.booking, option, -1)
 
 
-def _over_cap(team: Team, over: Excess) -> str:
-    return messages.cap_reached(
-        team.name, over.cause, over.subject, over.used, over.limit, over.asked
+def _over_cap(team: Team, broken: Excess) -> _Waits:
+    reason = messages.cap_reached(
+        team.name, broken.cause, broken.subject, broken.used, broken.limit, broken.asked
     )
+    return _Waits(reason, capped=True)
 
 
-def _rule(work_class: WorkClass, team: Team, victim: Booking) -> str:
+def _rule(contender: Contender, victim: Booking) -> str:
+    work_class = contender.work_class
     if work_class.preempts is Preempts.EVERYONE:
         return messages.rule_class(work_class.name, victim.work_class or "unclassified")
-    return messages.rule_borrower(victim.work_class or "unclassified", team.name)
+    return messages.rule_borrower(victim.work_class or "unclassified", contender.team.name)

@@ -58,9 +58,11 @@ class Reconciler:
         self._failures: dict[str, str] = {}
 
     @property
-    def not_before(self) -> Mapping[str, float]:
-        """When work that failed to start may be tried again (Unix seconds)."""
-        return {key: until for key, (until, _) in self._backoffs.items()}
+    def held_back(self) -> Mapping[str, tuple[float, str]]:
+        """Until when work that failed to start is held back (Unix seconds), and why."""
+        return {
+            key: (until, self._failures.get(key, "")) for key, (until, _) in self._backoffs.items()
+        }
 
     async def all_dirty(self) -> None:
         """Look at every booking and stranger that an event may have changed."""
@@ -200,7 +202,6 @@ class Reconciler:
                 )
                 await seat.ledger.adopt(seat.epoch, holds)
             case Requeue(state, held, reason):
-                seat.watch.disrupted.pop(booking.id, None)
                 reason = self._failures.get(booking.id, reason)
                 await seat.ledger.requeue(
                     seat.epoch, booking.id, state=state, pods=held, reason=reason, now=now

@@ -18,10 +18,11 @@ from fairslice_queue.actions import Explain, Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import LedgerUnavailable, Verdict
 from fairslice_queue.caps import limits_of
 from fairslice_queue.ledger import Ledger
+from fairslice_queue.letting_go import let_go
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
 from fairslice_queue.newcomers import Newcomers
-from fairslice_queue.outlook import outlook
+from fairslice_queue.outlook import Outlook
 from fairslice_queue.planner import PlanState, plan
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconciler import Reconciler
@@ -67,7 +68,8 @@ class Reign:
         self._returning = Returning(seat, restarts, self._pushing)
         self._newcomers = Newcomers(seat)
         self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
-        self._blocked: set[str] = set()
+        self._outlook = Outlook(watch, meter)
+        self._blocked: dict[str, bool] = {}
 
     async def run(self) -> None:
         """Take over, then work until cancelled."""
@@ -95,6 +97,10 @@ class Reign:
         if not await seat.ledger.ready():
             await self._rebuild()
         await seat.mirror.load()
+        # What teams hold is known now, also of those that a checkpoint says held something.
+        tally, now = seat.mirror.books.tally, seat.clock()
+        for key in list(seat.meter.known()):
+            seat.meter.hold(*key, tally.pools[key] + tally.surge[key], now)
 
     async def _rebuild(self) -> None:
         """Make the books anew from the API server."""
@@ -121,6 +127,7 @@ class Reign:
             await asyncio.sleep(_TICK_SECONDS)
             elapsed += _TICK_SECONDS
             try:
+                await let_go(seat)
                 await self._returning.bring_back()
                 if elapsed >= _CHECK_SECONDS:
                     elapsed = 0.0
@@ -189,7 +196,7 @@ class Reign:
         await seat.mirror.follow(0.0)
         now = seat.clock()
         await self._pushing.act_on_due(now)
-        actions = plan(self._outlook(now), now)
+        actions = plan(self._state(now), now)
         seat.standing.begin()
         agreed = True
         for action in actions:
@@ -203,29 +210,30 @@ class Reign:
                 case Explain():
                     await self._explain(action)
         seat.standing.end()
+        if len(self._blocked) > 2 * len(seat.standing.lines) + 100:
+            lines = seat.standing.lines
+            self._blocked = {key: value for key, value in self._blocked.items() if key in lines}
         self._pushing.void_claims(now)
         return agreed
 
-    def _outlook(self, now: float) -> PlanState:
+    def _state(self, now: float) -> PlanState:
         seat = self._seat
-        return outlook(
-            seat.watch,
+        return self._outlook.draw(
             seat.mirror.books,
-            seat.meter,
             now,
             busy=seat.calls.busy,
             leaving=self._pushing.warned.keys(),
-            not_before=self._reconciler.not_before,
+            held_back=self._reconciler.held_back,
             claims=self._pushing.claims,
         )
 
     async def _explain(self, action: Explain) -> None:
         seat = self._seat
         seat.standing.explain(seat.mirror.books.get(action.booking), action)
-        if action.capped != (action.booking in self._blocked):
+        if action.capped != self._blocked.get(action.booking):
             # What only its own team's caps hold up must not keep others from the fast path.
             await seat.ledger.block(seat.epoch, action.booking, blocked=action.capped)
-            (self._blocked.add if action.capped else self._blocked.discard)(action.booking)
+            self._blocked[action.booking] = action.capped
 
     async def _release(self, action: Release, now: float) -> bool:
         seat = self._seat
@@ -245,7 +253,8 @@ class Reign:
             _log.debug("%s not released: %s %s", booking.id, outcome.cause, outcome.subject)
             return False
         self._pushing.fulfilled(booking.id)
-        self._blocked.discard(booking.id)
+        seat.watch.disrupted.pop(booking.id, None)
+        self._blocked.pop(booking.id, None)
         released = structs.replace(
             booking, state=State.RELEASED, chosen=action.chosen, place=dict(action.place)
         )

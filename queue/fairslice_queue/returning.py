@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from fairslice import messages, stamps
-from fairslice.booking import Booking
+from fairslice.booking import Booking, State
 from fairslice.kube.client import ApiError, Unreachable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.pushing import Pushing
@@ -37,12 +37,14 @@ class Returning:
         A Job that failed by this alone is made again; any other is suspended and queued.
         """
         seat = self._seat
-        reason = seat.watch.disrupted.get(booking.id)
-        if reason is None or not booking.state.holds or workload.deleting:
+        pods = list(pods)
+        reason = seat.watch.disrupted.get(booking.id, "")
+        if workload.failed and not workload.deleting:
+            reason = reason or next((pod.disruption for pod in pods if pod.disruption), "")
+            return self._after_failure(booking, workload, pods, reason) if reason else False
+        if not reason or booking.state not in (State.RELEASED, State.RUNNING):
             return False
-        if workload.failed:
-            return self._after_failure(booking, workload, pods, reason)
-        if workload.finished or workload.suspended or booking.state.leaves:
+        if workload.finished or workload.suspended or workload.deleting:
             return False
         if reason == _BY_EVICTION:
             # Ours, or a drain that asked politely; the workload's controller follows it up.

@@ -23,28 +23,61 @@ class Reading:
 
 @dataclass(slots=True)
 class _Account:
+    """`held` is None from a checkpoint on until it is known what is held."""
+
     total: float
     decayed: float
     at: float
-    held: int = 0
+    held: int | None = 0
+
+    def at_time(self, now: float, half_life: float) -> Reading:
+        elapsed = now - self.at
+        if elapsed <= 0:  # a clock set back adds nothing and takes nothing away
+            return Reading(self.total, self.decayed, self.at)
+        held = self.held or 0
+        total = self.total + held * elapsed
+        if half_life <= 0:  # nothing fades
+            return Reading(total, self.decayed + held * elapsed, now)
+        keep = 0.5 ** (elapsed / half_life)
+        # ∫ held · 0.5^((now−t)/half_life) dt
+        gained = held * (1.0 - keep) * half_life / log(2)
+        return Reading(total, self.decayed * keep + gained, now)
 
 
 @dataclass(slots=True)
 class Meter:
-    """Integrates what teams hold. Keys are (team, pool); times are Unix seconds."""
+    """Integrates what teams hold. Keys are (team, pool); times are Unix seconds.
+
+    `half_life` is in seconds; 0: use never fades.
+    """
 
     half_life: float
     _accounts: dict[tuple[str, str], _Account] = field(default_factory=dict)
 
+    def use_half_life(self, half_life: float, now: float) -> None:
+        """Let use fade by this half-life from now on."""
+        if half_life == self.half_life:
+            return
+        for account in self._accounts.values():
+            self._advance(account, now)
+        self.half_life = half_life
+
     def restore(self, team: str, pool: str, reading: Reading) -> None:
         """Start from a checkpoint; use since then is added when what is held is known."""
-        self._accounts[team, pool] = _Account(reading.total, reading.decayed, reading.at)
+        known = self._accounts.get((team, pool))
+        held = known.held if known is not None else None
+        self._accounts[team, pool] = _Account(reading.total, reading.decayed, reading.at, held)
 
     def hold(self, team: str, pool: str, milli: int, now: float) -> None:
-        """Record that from now on the team holds this much."""
+        """Record that from now on the team holds this much.
+
+        The first after a checkpoint counts since the checkpoint: nothing nearer is known.
+        """
         account = self._accounts.get((team, pool))
         if account is None:
             account = self._accounts[team, pool] = _Account(0.0, 0.0, now)
+        elif account.held is None:
+            account.held = milli
         self._advance(account, now)
         account.held = milli
 
@@ -53,8 +86,7 @@ class Meter:
         account = self._accounts.get((team, pool))
         if account is None:
             return Reading(0.0, 0.0, now)
-        self._advance(account, now)
-        return Reading(account.total, account.decayed, account.at)
+        return account.at_time(now, self.half_life)
 
     def known(self) -> Collection[tuple[str, str]]:
         """Return the (team, pool) pairs that have ever held anything."""
@@ -65,12 +97,5 @@ class Meter:
         return {(team, pool): self.read(team, pool, now) for team, pool in self._accounts}
 
     def _advance(self, account: _Account, now: float) -> None:
-        elapsed = now - account.at
-        if elapsed <= 0:  # a clock set back adds nothing and takes nothing away
-            return
-        keep = 0.5 ** (elapsed / self.half_life)
-        # ∫ held · 0.5^((now−t)/half_life) dt
-        gained = account.held * (1.0 - keep) * self.half_life / log(2)
-        account.decayed = account.decayed * keep + gained
-        account.total += account.held * elapsed
-        account.at = now
+        reading = account.at_time(now, self.half_life)
+        account.total, account.decayed, account.at = reading.total, reading.decayed, reading.at

@@ -2,31 +2,28 @@
 
 Rights (DESIGN §3, Preemption): a class that preempts everyone may push out any preemptible
 work of a lower class; one that preempts borrowers may, for work within its team's guarantee,
-push out what other teams hold beyond theirs. Nobody is pushed out within its minRuntime.
+push out work of teams that hold more than theirs. Nobody is pushed out within its minRuntime.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fairslice.booking import Booking, Option
 from fairslice.placement import Misfit, NodeState, Placement, PodNeeds, place
-from fairslice.policy import Team, WorkClass
+from fairslice.policy import Policy, Team, WorkClass
+from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import Preempts
 from fairslice_queue.tally import Tally
 
-if TYPE_CHECKING:
-    from fairslice_queue.planner import PlanState
-
-__all__ = ["Candidate", "Push", "choose_victims"]
+__all__ = ["Candidate", "Contender", "Push", "Victims", "without"]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A holder. `started` is when its present run began (Unix seconds).
 
-    `checkpoint_every` is in seconds, 0 if it declared none. `leaving` says that it is on its way
-    out already; `returns` that someone brings it back.
+    `checkpoint_every` is in seconds, 0 if it declared none. `leaving` says that it is on its
+    way out already.
     """
 
     booking: Booking
@@ -40,6 +37,22 @@ class Candidate:
         ran = max(0.0, now - self.started)
         return ran % self.checkpoint_every if self.checkpoint_every else ran
 
+    @property
+    def milli(self) -> int:
+        """What it holds, in milli-GPU."""
+        return self.booking.held_milli
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Work that may push others out. `over` is what its own team must give up, by option."""
+
+    booking: Booking
+    needs: PodNeeds
+    team: Team
+    work_class: WorkClass
+    over: Mapping[int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Push:
@@ -49,152 +62,172 @@ class Push:
     placement: Placement
 
 
-def choose_victims(
-    booking: Booking,
-    needs: PodNeeds,
-    eligible: Sequence[int],
-    *,
-    work_class: WorkClass,
-    team: Team,
-    state: "PlanState",
-    tally: Tally,
-    nodes: Mapping[str, NodeState],
-    passed_over: Collection[str],
-    now: float,
-) -> Push | None:
-    """Find victims for the first option that a push makes fit; None if no right suffices."""
-    for index in eligible:
-        option = booking.options[index]
-        found = _for_option(
-            booking, needs, option, work_class, team, state, tally, nodes, passed_over, now
-        )
-        if found is not None:
-            victims, where = found
-            return Push(victims, Placement(chosen=index, place=where))
-    return None
-
-
-def _for_option(
-    booking: Booking,
-    needs: PodNeeds,
-    option: Option,
-    work_class: WorkClass,
-    team: Team,
-    state: "PlanState",
-    tally: Tally,
-    nodes: Mapping[str, NodeState],
-    passed_over: Collection[str],
-    now: float,
-) -> tuple[tuple[Candidate, ...], dict[str, int]] | None:
-    guaranteed = team.quota(option.pool).guaranteed
-    own = tally.pools[team.name, option.pool] + option.milli * booking.pods <= guaranteed
-    pass_all = work_class.preempts is Preempts.EVERYONE
-    if not pass_all and not (work_class.preempts is Preempts.BORROWERS and own):
-        return None
-    wanted = option.offers.keys()
-    possible = [
-        candidate
-        for candidate in state.candidates
-        if not candidate.leaving
-        and candidate.booking.id not in passed_over
-        and candidate.booking.team
-        and candidate.booking.preemptible
-        and candidate.booking.option is not None
-        and not wanted.isdisjoint(candidate.booking.option.offers)
-        and _ran_long_enough(candidate, state, now)
-    ]
-    simulated = {name: node.copy() for name, node in nodes.items()}
-    count = booking.pods
-    chosen: list[Candidate] = []
-    held = tally.copy()
-    for candidate in sorted(possible, key=lambda item: _cost(item, state, tally, now)):
-        if not _may_push(candidate, booking, team, state, held, pass_all=pass_all):
-            continue
-        _leave(candidate, simulated, held)
-        chosen.append(candidate)
-        fit = place(count, needs, [option], simulated.values())
-        if isinstance(fit, Placement):
-            return _spare(chosen, count, needs, option, nodes)
-    return None
-
-
-def _ran_long_enough(candidate: Candidate, state: "PlanState", now: float) -> bool:
-    work_class = state.policy.classes.get(candidate.booking.work_class)
-    least = work_class.min_runtime if work_class is not None else 0
-    return now - candidate.started >= least
-
-
-def _borrows(candidate: Candidate, state: "PlanState", held: Tally) -> bool:
-    """Say whether its team keeps its guarantee when it leaves."""
-    booking, option = candidate.booking, candidate.booking.option
-    theirs = state.teams.named(booking.team)
-    assert option is not None
-    guaranteed = theirs.quota(option.pool).guaranteed if theirs is not None else 0
-    return held.pools[booking.team, option.pool] - option.milli * booking.pods >= guaranteed
-
-
-def _may_push(
-    candidate: Candidate,
-    booking: Booking,
-    team: Team,
-    state: "PlanState",
-    held: Tally,
-    *,
-    pass_all: bool,
-) -> bool:
-    if pass_all:
-        return candidate.booking.rank > booking.rank
-    return candidate.booking.team != team.name and _borrows(candidate, state, held)
-
-
-def _cost(
-    candidate: Candidate, state: "PlanState", tally: Tally, now: float
-) -> tuple[int, bool, float, float]:
-    """Cheapest first: lowest class, borrowers, least work lost, youngest."""
-    return (
-        -candidate.booking.rank,
-        not _borrows(candidate, state, tally),
-        candidate.lost(now),
-        -candidate.started,
-    )
-
-
-def _leave(candidate: Candidate, nodes: Mapping[str, NodeState], held: Tally | None) -> None:
-    booking, option = candidate.booking, candidate.booking.option
-    assert option is not None
-    for name, pods in booking.place.items():
-        node = nodes.get(name)
-        if node is not None:
-            node.take(candidate.needs, option.offers, -pods)
-    if held is not None:
-        held.add(booking, option, -1)
-
-
-def _spare(
-    chosen: list[Candidate],
-    count: int,
-    needs: PodNeeds,
-    option: Option,
-    nodes: Mapping[str, NodeState],
-) -> tuple[tuple[Candidate, ...], dict[str, int]] | None:
-    """Let go of every victim that turns out not to be needed, the dearest first."""
-    needed = list(chosen)
-    for candidate in reversed(chosen):
-        rest = [item for item in needed if item is not candidate]
-        if not isinstance(_fit_without(rest, count, needs, option, nodes), Misfit):
-            needed = rest
-    fit = _fit_without(needed, count, needs, option, nodes)
-    return (tuple(needed), fit.place) if isinstance(fit, Placement) else None
-
-
-def _fit_without(
-    leaving: Sequence[Candidate],
-    count: int,
-    needs: PodNeeds,
-    option: Option,
-    nodes: Mapping[str, NodeState],
-) -> Placement | Misfit:
-    simulated = {name: node.copy() for name, node in nodes.items()}
+def without(leaving: Iterable[Candidate], nodes: Mapping[str, NodeState]) -> dict[str, NodeState]:
+    """Tell what would be free if these left. Only the nodes that change are copied."""
+    left = dict(nodes)
     for candidate in leaving:
-        _leave(candidate, simulated, None)
-    return place(count, needs, [option], simulated.values())
+        option = candidate.booking.option
+        if option is None:
+            continue
+        for name, pods in candidate.booking.place.items():
+            node = left.get(name)
+            if node is not None:
+                if node is nodes[name]:
+                    node = left[name] = node.copy()
+                node.take(candidate.needs, option.offers, -pods)
+    return left
+
+
+class Victims:
+    """Those who may have to go in one round, cheapest first."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        teams: TeamIndex,
+        candidates: Iterable[Candidate],
+        tally: Tally,
+        now: float,
+    ) -> None:
+        self._policy = policy
+        self._teams = teams
+        self._now = now
+        able = [item for item in candidates if self._is_able(item)]
+        self._ordered = sorted(able, key=lambda item: self._cost(item, tally))
+
+    def may_push(self, contender: Contender, option: Option, tally: Tally) -> bool:
+        """Say whether the work has any right to push others out."""
+        preempts = contender.work_class.preempts
+        if preempts is Preempts.EVERYONE:
+            return True
+        booking, team = contender.booking, contender.team
+        held = tally.pools[team.name, option.pool] + option.milli * booking.pods
+        return preempts is Preempts.BORROWERS and held <= team.quota(option.pool).guaranteed
+
+    def choose(
+        self,
+        contender: Contender,
+        options: Sequence[int],
+        tally: Tally,
+        nodes: Mapping[str, NodeState],
+        gone: Container[str],
+    ) -> Push | None:
+        """Find victims for the first option that a push makes fit; None if no right suffices.
+
+        `gone` are those who have been chosen already.
+        """
+        for index in options:
+            option = contender.booking.options[index]
+            if not self.may_push(contender, option, tally):
+                continue
+            found = self._for_option(contender, index, option, tally, nodes, gone)
+            if found is not None:
+                return found
+        return None
+
+    def _for_option(
+        self,
+        contender: Contender,
+        index: int,
+        option: Option,
+        tally: Tally,
+        nodes: Mapping[str, NodeState],
+        gone: Container[str],
+    ) -> Push | None:
+        over = contender.over.get(index, 0)
+        must, may = self._permitted(contender, option, tally, gone, over)
+        if sum(item.milli for item in must) < over:
+            return None
+        count, needs = contender.booking.pods, contender.needs
+
+        def fit(leaving: Iterable[Candidate]) -> Placement | Misfit:
+            return place(count, needs, [option], without(leaving, nodes).values())
+
+        found = fit([*must, *may])
+        if isinstance(found, Misfit):
+            return None
+        # The more leave, the more fits: the shortest list, cheapest first, by bisection.
+        low, high = 0, len(may)
+        while low < high:
+            middle = (low + high) // 2
+            tried = fit([*must, *may[:middle]])
+            if isinstance(tried, Misfit):
+                low = middle + 1
+            else:
+                high, found = middle, tried
+        # What leaves nodes that the work doesn't go to need not leave.
+        needed = must + [item for item in may[:high] if not found.place.keys().isdisjoint(
+            item.booking.place)]  # fmt: skip
+        for item in reversed(list(needed)):
+            rest = [other for other in needed if other is not item]
+            own = sum(o.milli for o in rest if o.booking.team == contender.team.name)
+            if own < over:
+                continue
+            tried = fit(rest)
+            if isinstance(tried, Placement):
+                needed, found = rest, tried
+        return Push(tuple(needed), Placement(chosen=index, place=found.place))
+
+    def _permitted(
+        self,
+        contender: Contender,
+        option: Option,
+        tally: Tally,
+        gone: Container[str],
+        over: int,
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """List who must go for the sake of the team's own limit, and who may go for room."""
+        must: list[Candidate] = []
+        may: list[Candidate] = []
+        offers, left = option.offers.keys(), dict[tuple[str, str], int]()
+        for item in self._ordered:
+            booking, given = item.booking, item.booking.option
+            if booking.id in gone or given is None:
+                continue
+            key = (booking.team, given.pool)
+            held = left.get(key, tally.pools[key])
+            if not self._has_right(contender, item, held):
+                continue
+            own = booking.team == contender.team.name and given.pool == option.pool
+            if over > 0 and own and not booking.surge:
+                must.append(item)
+                over -= item.milli
+            elif offers.isdisjoint(given.offers):
+                continue
+            else:
+                may.append(item)
+            left[key] = held - (0 if booking.surge else item.milli)
+        return must, may
+
+    def _has_right(self, contender: Contender, item: Candidate, held: int) -> bool:
+        booking = item.booking
+        if contender.work_class.preempts is Preempts.EVERYONE:
+            return booking.rank > contender.booking.rank
+        return booking.team != contender.team.name and held > self._guaranteed(booking)
+
+    def _is_able(self, item: Candidate) -> bool:
+        booking = item.booking
+        if item.leaving or not booking.team or not booking.preemptible or booking.option is None:
+            return False
+        work_class = self._policy.classes.get(booking.work_class)
+        least = work_class.min_runtime if work_class is not None else 0
+        return self._now - item.started >= least
+
+    def _guaranteed(self, booking: Booking) -> int:
+        team, option = self._teams.named(booking.team), booking.option
+        if team is None or option is None:
+            return 0
+        return team.quota(option.pool).guaranteed
+
+    def _cost(self, item: Candidate, tally: Tally) -> tuple[int, bool, float, float, str]:
+        """Cheapest first: lowest class, borrowers, least work lost, youngest."""
+        booking, option = item.booking, item.booking.option
+        assert option is not None
+        left = tally.pools[booking.team, option.pool] - item.milli
+        return (
+            -booking.rank,
+            left < self._guaranteed(booking),
+            item.lost(self._now),
+            -item.started,
+            booking.id,
+        )

@@ -213,7 +213,9 @@ class Watch:
             self.changed.set()
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        before = None
         if old is not None:
+            before = self.pods.get(f"{old.metadata.namespace}/{old.metadata.name}")
             self._drop_pod(f"{old.metadata.namespace}/{old.metadata.name}", deleted=new is None)
         if new is None:
             return
@@ -227,8 +229,10 @@ class Watch:
         if facts.booking:
             self._pods_of[facts.booking][key] = facts
             if facts.disruption:
-                self.disrupted[facts.booking] = facts.disruption
                 _remember(self.disrupted_pods, key, facts.disruption)
+                # News only: the remains of an earlier run must not push the next one out.
+                if not facts.ended if before is None else not before.disruption:
+                    self.disrupted[facts.booking] = facts.disruption
             self._touch(facts.booking)
         elif not facts.ended and _holds_gpus(facts):
             self._unbooked.add(key)

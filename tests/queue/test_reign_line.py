@@ -13,11 +13,11 @@ from .world import World, job, node, pod, policy, team, world
 
 @pytest_asyncio.fixture
 async def box(redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    """A node of two GPUs; cv and nlp have one guaranteed each and may hold all."""
+    """A node of two GPUs; cv and nlp have nothing guaranteed and may hold all."""
     async with world(redis_url, tmp_path) as made:
         await made.create(policy())
-        await made.create(team("cv", guaranteed=1))
-        await made.create(team("nlp", guaranteed=1))
+        await made.create(team("cv"))
+        await made.create(team("nlp"))
         await made.cluster.add_node(node())
         await made.start()
         yield made
