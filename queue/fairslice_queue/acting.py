@@ -63,6 +63,22 @@ class Actor:
             await self.client.patch(path + "/status", cleared, MERGE_PATCH)
             await self.client.patch(path, body, MERGE_PATCH)
 
+    async def free_workload(self, facts: WorkloadFacts) -> None:
+        """Let a workload start as if fairslice had never held it: un-suspended, unstamped."""
+        body = {
+            "metadata": {
+                "uid": facts.uid,
+                "labels": {stamps.STATE: None, stamps.LABEL_MANAGED: None},
+                "annotations": {
+                    stamps.BOOKING: None,
+                    stamps.QUEUED_AT: None,
+                    stamps.STATUS: None,
+                },
+            },
+            "spec": {"suspend": False},
+        }
+        await self.client.patch(path_of(facts.kind, facts.namespace, facts.name), body, MERGE_PATCH)
+
     async def stop_workload(
         self, facts: WorkloadFacts, state: State, annotations: Mapping[str, str | None]
     ) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from fairslice import messages, stamps
 from fairslice.booking import State
+from fairslice.v1alpha1.scalars import Mode
 from fairslice.workloads import Adapter, PodSet, WorkloadError
 from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.gpu_work import Refusal, read
@@ -45,7 +46,12 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
         if kept := class_kept(new.meta, old.meta):
             labels = {**labels, **kept}
             warnings.append(messages.class_kept(kind))
-        state, told = _turn(new, old, kind)
+        if subject.modes.queue is not Mode.ENFORCE and old.suspended and not new.suspended:
+            # Nothing is held back here: whoever starts it by hand is only faster than the queue.
+            state, told = None, ""
+            labels = {**labels, stamps.STATE: State.RELEASED.value.lower()}
+        else:
+            state, told = _turn(new, old, kind)
         if told:
             warnings.append(told)
         if state is not None:
