@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from .harness.history import has_condition, is_suspended
+from .harness.kinds import Obj
 from .harness.manifests import deployment, job, manifest, pod
 from .harness.nodes import RUN_LABEL
 from .harness.scene import Scene, Team
@@ -53,11 +54,8 @@ async def test_victims_of_production_run_again_when_the_surge_ends(scene: Scene)
     )
     train = await scene.settled("Job", "train", team.namespace, "is suspended", is_suspended)
     assert serving.name in train["metadata"]["annotations"][_STATUS]
-    template = await eventually(
-        "the bare pod's manifest is kept",
-        lambda: scene.api.list("PodTemplate", team.namespace),
-    )
-    assert len(template) == 1
+    notebook = await scene.settled("Pod", "nb", team.namespace, "is in line again", _is_gated)
+    assert serving.name in notebook["metadata"]["annotations"][_STATUS]
     await stays(
         "nobody comes back during the surge",
         lambda: scene.started(team.namespace),
@@ -68,6 +66,10 @@ async def test_victims_of_production_run_again_when_the_surge_ends(scene: Scene)
     await scene.api.delete("Deployment", "surge", serving.namespace)
 
     await _both_run_again(scene, team)
+
+
+def _is_gated(pod: Obj) -> bool:
+    return bool(pod["spec"].get("schedulingGates"))
 
 
 async def test_victims_of_the_kube_scheduler_run_again_too(scene: Scene) -> None:

@@ -113,12 +113,16 @@ class Kubelet:
             await self._write(uid, _running(pod))
             notes = pod["metadata"].get("annotations") or {}
             if not await self._until_deleted(uid, float(notes.get(RUN_SECONDS, FOREVER))):
-                await self._write(uid, _ended(pod, int(notes.get(EXIT_CODE, "0"))))
-                self._holding.pop(uid, None)
+                await self._end(uid, _ended(pod, int(notes.get(EXIT_CODE, "0"))))
                 return
         grace = (self._pods.get(uid) or pod)["metadata"].get("deletionGracePeriodSeconds", 0)
         await asyncio.sleep(min(float(grace or 0), _STOP_SECONDS))
-        await self._write(uid, _ended(pod, _KILLED))
+        await self._end(uid, _ended(pod, _KILLED))
+
+    async def _end(self, uid: str, status: Obj) -> None:
+        # What the scheduler sees as free must be free.
+        self._holding.pop(uid, None)
+        await self._write(uid, status)
 
     async def _until_deleted(self, uid: str, seconds: float) -> bool:
         """Wait for the pod's deletion, at most so long. True if it came."""

@@ -64,12 +64,16 @@ class Line:
 
     async def all_complete(self, jobs: int = SLICES, within: float = 60) -> None:
         """Wait until all Jobs have completed."""
-        await eventually(
-            f"all {jobs} Jobs complete",
-            self.jobs,
-            lambda found: len(found) == jobs and all(map(is_complete, found)),
-            within=within,
-        )
+
+        async def look() -> list[Obj]:
+            pods = [await self.scene.pods(team.namespace) for team in self.teams]
+            return [*await self.jobs(), *(pod for found in pods for pod in found)]
+
+        def done(found: list[Obj]) -> bool:
+            mine = [obj for obj in found if obj["kind"] == "Job"]
+            return len(mine) == jobs and all(map(is_complete, mine))
+
+        await eventually(f"all {jobs} Jobs complete", look, done, within)
 
     async def completed(self, jobs: int) -> None:
         """Wait until so many have completed."""

@@ -1,0 +1,157 @@
+"""The brake: fairslice out of the way in seconds, whatever is dead, and back with its books."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from msgspec import json
+
+from .harness.client import Refused
+from .harness.history import is_complete, is_suspended
+from .harness.manifests import job, manifest, pod
+from .harness.reviews import entries
+from .harness.scene import Scene, Team
+from .harness.serving import Fairslice
+from .harness.shapes import a100
+from .harness.waiting import eventually
+
+_TRAINING = {"fairslice.io/class": "training"}
+_FLAG = ("ConfigMap", "fairslice-brake", "fairslice-system")
+_SECONDS = 10.0
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def braked(scene: Scene, fairslice: Fairslice) -> AsyncIterator[Scene]:
+    """A scene in which the brake may be pulled; it is off, and all is well, afterwards."""
+    yield scene
+    await scene.api.delete(*_FLAG)
+    for program in fairslice.programs:
+        if not program.is_running:
+            await program.start()
+    await fairslice.ready()
+    await eventually("the webhook is registered", lambda: entries(scene.api), within=_SECONDS)
+
+
+async def _brake(fairslice: Fairslice, *args: str) -> Any:
+    result = await fairslice.command("brake", "-o", "json", *args)
+    assert result.code == 0, result
+    return json.decode(result.out)
+
+
+async def _untouched(scene: Scene, team: Team) -> None:
+    """Wait until new pods pass as they are, as a dry run shows."""
+    scene.audited.add(team.namespace)
+    probe = pod("probe", team.namespace, labels=_TRAINING)
+
+    async def passes() -> bool:
+        try:
+            made = (await team.create(probe, dry_run=True)).obj
+        except Refused:
+            return False
+        plain = (await team.create(pod("plain", team.namespace, 0), dry_run=True)).obj
+        return (
+            "priorityClassName" not in made["spec"]
+            and "env" not in made["spec"]["containers"][0]
+            and "env" not in plain["spec"]["containers"][0]
+        )
+
+    await eventually("new pods pass as they are", passes, within=_SECONDS)
+
+
+async def _get(address: str, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def test_work_goes_on_while_the_brake_is_on_and_the_books_know_of_it(
+    braked: Scene, fairslice: Fairslice
+) -> None:
+    scene = braked
+    await scene.node(a100(3))
+    team = await scene.team("nlp", {"a100": ("0", "2")})
+    await team.create(job("first", team.namespace, labels=_TRAINING, seconds=4, pods=2))
+    await team.create(job("second", team.namespace, labels=_TRAINING, seconds=2))
+    assert is_suspended(await scene.api.get("Job", "second", team.namespace))
+
+    before = time.monotonic()
+    report = await _brake(fairslice, "--reason", "drill")
+    await _untouched(scene, team)
+
+    assert time.monotonic() - before < _SECONDS
+    assert report["brake"] == "on"
+    assert await entries(scene.api) == []
+    await team.create(pod("stray", team.namespace, labels=_TRAINING))
+    stray = await scene.running("stray", team.namespace)
+    assert not any("fairslice.io/" in key for key in stray["metadata"].get("annotations") or ())
+    # The line moves on: what waited is still let go by the queue, in its turn.
+    await scene.settled("Job", "first", team.namespace, "completes", is_complete)
+    await scene.settled("Job", "second", team.namespace, "completes", is_complete)
+    assert len(scene.runs(team.namespace, "second")) == 1
+
+    await _brake(fairslice, "--release")
+
+    assert await entries(scene.api) != []
+    # The pod that came meanwhile holds one of the team's two GPUs.
+    await team.create(job("third", team.namespace, labels=_TRAINING, seconds=0.5, pods=2))
+    assert is_suspended(await scene.api.get("Job", "third", team.namespace))
+    await team.api.delete("Pod", "stray", team.namespace)
+    await scene.settled("Job", "third", team.namespace, "completes", is_complete)
+    assert len(scene.runs(team.namespace, "third")) == 2
+
+
+async def test_the_brake_needs_nothing_but_the_api_server(
+    braked: Scene, fairslice: Fairslice
+) -> None:
+    scene = braked
+    await scene.node(a100(1))
+    team = await scene.team("nlp", {"a100": ("1", "1")})
+    for program in fairslice.programs:
+        await program.kill()
+    await fairslice.redis.kill()
+    try:
+        with pytest.raises(Refused):
+            await team.create(pod("refused", team.namespace, labels=_TRAINING))
+        await _brake(fairslice)
+        await _untouched(scene, team)
+        await team.create(pod("taken", team.namespace, labels=_TRAINING))
+        await scene.running("taken", team.namespace)
+
+        # Nothing is put back that nobody answers.
+        released = await fairslice.command("brake", "--release", "--wait", "1")
+        assert released.code == 1, released
+        assert "no webhook has registered" in released.err
+        assert await entries(scene.api) == []
+    finally:
+        await fairslice.redis.start()
+        for program in fairslice.programs:
+            await program.start()
+    await fairslice.ready()
+    await eventually("the webhook is registered", lambda: entries(scene.api))
+
+
+async def test_a_webhook_that_starts_while_the_brake_is_on_stays_out_and_says_so(
+    braked: Scene, fairslice: Fairslice
+) -> None:
+    scene = braked
+    await scene.node(a100(1))
+    team = await scene.team("nlp", {"a100": ("1", "1")})
+    # By hand, with kubectl: the ConfigMap alone makes a living webhook withdraw.
+    await scene.api.create(manifest(*_FLAG))
+    await _untouched(scene, team)
+    assert await entries(scene.api) == []
+
+    await fairslice.restart(fairslice.webhook)
+
+    status, text = await _get(fairslice.webhook_health, "/readyz")
+    assert (status, "the brake is on" in text) == (200, True), text
+    _, metrics = await _get(fairslice.webhook_health, "/metrics")
+    assert "fairslice_brake 1.0" in metrics
+    assert await entries(scene.api) == []
+
+    await scene.api.delete(*_FLAG)
+
+    await eventually("the webhook is registered", lambda: entries(scene.api), within=_SECONDS)
+    await scene.team("other", {"a100": ("0", "0")})
