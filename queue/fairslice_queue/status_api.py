@@ -21,7 +21,7 @@ from fairslice_queue.outlook import team_shares
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_page import render_page
 from fairslice_queue.status_views import TeamPool, TeamRow, queue_rows, workload_view
-from fairslice_queue.team_status import team_status
+from fairslice_queue.team_status import team_statuses
 from fairslice_queue.usage import Meter
 from fairslice_queue.watching import Watch
 
@@ -102,9 +102,11 @@ class StatusApi:
     def _team_rows(self) -> list[TeamRow]:
         now = time.time()
         shares = team_shares(self._watch, self._meter, now)
+        teams = self._watch.teams.teams
+        statuses = team_statuses(teams, self._mirror.books, self._meter, now)
         rows = []
-        for team in self._watch.teams.teams:
-            status = team_status(team, self._mirror.books, self._meter, now)
+        for team in teams:
+            status = statuses[team.name]
             rows.append(
                 TeamRow(
                     team=team.name,

@@ -5,8 +5,8 @@ It is the checkpoint of use too: what a loss of Redis can't take away.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from msgspec import to_builtins
 
@@ -19,7 +19,7 @@ from fairslice_queue.books import Books
 from fairslice_queue.usage import Meter, Reading
 from fairslice_queue.watching import Watch
 
-__all__ = ["publish_team_status", "restore_use", "team_status"]
+__all__ = ["publish_team_status", "restore_use", "team_statuses"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,15 +29,33 @@ _MILLI_SECONDS_PER_GPU_HOUR = 3_600_000.0
 _CHECKPOINT_SECONDS = 60.0
 
 
-def team_status(team: Team, books: Books, meter: Meter, now: float) -> TeamStatus:
-    """Sum up a team: holdings and rights by pool, queue, GPU-hours, use."""
-    counts = Counter(
-        "queued" if booking.state.waits else "running"
-        for booking in books
-        if booking.team == team.name and (booking.state.waits or booking.state.holds)
-    )
+def team_statuses(
+    teams: Iterable[Team], books: Books, meter: Meter, now: float
+) -> dict[str, TeamStatus]:
+    """Sum up teams: holdings and rights by pool, queue, GPU-hours, use."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for booking in books:
+        if booking.state.waits or booking.state.holds:
+            counts[booking.team]["queued" if booking.state.waits else "running"] += 1
+    pools: defaultdict[str, set[str]] = defaultdict(set)
+    for name, pool in (*books.tally.pools, *books.tally.surge, *meter.known()):
+        pools[name].add(pool)
+    return {
+        team.name: _status(team, books, meter, now, counts[team.name], pools[team.name])
+        for team in teams
+    }
+
+
+def _status(
+    team: Team,
+    books: Books,
+    meter: Meter,
+    now: float,
+    counts: Mapping[str, int],
+    known: Set[str],
+) -> TeamStatus:
     pools: list[PoolStatus] = []
-    names = sorted({*team.quotas, *(p for t, p in books.tally.pools if t == team.name)})
+    names = sorted({*team.quotas, *known})
     total = guaranteed = limit = 0
     unlimited = not team.quotas
     for pool in names:
@@ -57,17 +75,15 @@ def team_status(team: Team, books: Books, meter: Meter, now: float) -> TeamStatu
                 limit="" if quota.limit is None else format_milli(quota.limit),
             )
         )
-    readings = {
-        pool: meter.read(team.name, pool, now)
-        for pool in sorted({pool for name, pool in meter.known() if name == team.name})
-    }
+    metered = sorted(pool for pool in known if (team.name, pool) in meter.known())
+    readings = {pool: meter.read(team.name, pool, now) for pool in metered}
     hours = sum(reading.total for reading in readings.values()) / _MILLI_SECONDS_PER_GPU_HOUR
     return TeamStatus(
         used=format_milli(total),
         guaranteed=format_milli(guaranteed),
         limit="none" if unlimited else format_milli(limit),
-        queued=counts["queued"],
-        running=counts["running"],
+        queued=counts.get("queued", 0),
+        running=counts.get("running", 0),
         gpu_hours=f"{hours:.2f}",
         pools=tuple(pools),
         use=tuple(
@@ -103,18 +119,17 @@ async def publish_team_status(
     """Write what changed, every two seconds; while leading."""
     written: dict[str, tuple[TeamStatus, float]] = {}
     while True:
-        for team in watch.teams.teams:
-            now = clock()
-            status = team_status(team, books(), meter, now)
-            last, at = written.get(team.name, (None, 0.0))
+        now = clock()
+        for name, status in team_statuses(watch.teams.teams, books(), meter, now).items():
+            last, at = written.get(name, (None, 0.0))
             if last is not None and _alike(last, status) and now - at < _CHECKPOINT_SECONDS:
                 continue
             body = {"status": to_builtins(status)}
             try:
-                await client.patch(f"{TEAMS}/{team.name}/status", body, MERGE_PATCH)
-                written[team.name] = (status, now)
+                await client.patch(f"{TEAMS}/{name}/status", body, MERGE_PATCH)
+                written[name] = (status, now)
             except ApiError as error:
-                _log.debug("status of team %s not written: %s", team.name, error)
+                _log.debug("status of team %s not written: %s", name, error)
         await asyncio.sleep(_PERIOD_SECONDS)
 
 
