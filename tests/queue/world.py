@@ -46,7 +46,7 @@ CLASSES = [
 
 def policy(**queue: Any) -> Obj:
     """A policy that enforces everything, with quick classes."""
-    modes = {name: "Enforce" for name in ("hide", "guards", "rewrite", "quota", "queue")}
+    modes = dict.fromkeys(("hide", "guards", "rewrite", "quota", "queue"), "Enforce")
     return {
         "apiVersion": "fairslice.io/v1alpha1",
         "kind": "SharingPolicy",
@@ -172,9 +172,10 @@ class World:
         """Start a queue process that leads."""
         leader = self.leader = await self.watching(client=client, ledger=ledger)
         leader.task = asyncio.create_task(self._lead(leader), name="reign")
-        async with asyncio.timeout(5.0):
-            while not (await self.ledger.ready() or leader.task.done()):
-                await asyncio.sleep(0.01)
+        for _ in range(500):
+            if await self.ledger.ready() or leader.task.done():
+                break
+            await asyncio.sleep(0.01)
         return leader
 
     async def watching(
@@ -358,12 +359,11 @@ class World:
                     f"{(meta.get('annotations') or {}).get(stamps.STATUS, '')}"
                 )
         if self.leader is not None:
-            for booking in self.leader.mirror.books:
-                lines.append(
-                    f"booking {booking.id} {booking.ref} {booking.state} pods={booking.pods} "
-                    f"chosen={booking.chosen} {booking.place} bound={booking.bound} "
-                    f"{booking.reason}"
-                )
+            lines += [
+                f"booking {booking.id} {booking.ref} {booking.state} pods={booking.pods} "
+                f"chosen={booking.chosen} {booking.place} bound={booking.bound} {booking.reason}"
+                for booking in self.leader.mirror.books
+            ]
         return "it never came to hold:\n" + "\n".join(lines)
 
     async def audit(self) -> list[str]:
