@@ -130,6 +130,10 @@ async def test_the_brake_needs_nothing_but_the_api_server(
             await program.start()
     await fairslice.ready()
     await eventually("the webhook is registered", lambda: entries(scene.api))
+    await team.create(job("next", team.namespace, labels=_TRAINING, seconds=0.5))
+    assert is_suspended(await scene.api.get("Job", "next", team.namespace))
+    await team.api.delete("Pod", "taken", team.namespace)
+    await scene.settled("Job", "next", team.namespace, "completes", is_complete)
 
 
 async def test_a_webhook_that_starts_while_the_brake_is_on_stays_out_and_says_so(

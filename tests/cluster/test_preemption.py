@@ -17,6 +17,7 @@ _TRAINING = {"fairslice.io/class": "training"}
 _EXPERIMENT = {"fairslice.io/class": "experiment"}
 _AGAIN = {"fairslice.io/restart": "true"}
 _STATUS = "system.fairslice.io/status"
+_NOTICE = "system.fairslice.io/preemption"
 
 
 async def _with_victims(scene: Scene) -> Team:
@@ -52,10 +53,9 @@ async def test_victims_of_production_run_again_when_the_surge_ends(scene: Scene)
     await eventually(
         "production runs", lambda: scene.started(serving.namespace), lambda runs: len(runs) == 2
     )
-    train = await scene.settled("Job", "train", team.namespace, "is suspended", is_suspended)
-    assert serving.name in train["metadata"]["annotations"][_STATUS]
-    notebook = await scene.settled("Pod", "nb", team.namespace, "is in line again", _is_gated)
-    assert serving.name in notebook["metadata"]["annotations"][_STATUS]
+    for kind, name, waits in (("Job", "train", is_suspended), ("Pod", "nb", _is_gated)):
+        await scene.settled(kind, name, team.namespace, "is in line again", waits)
+        assert any(serving.name in text for text in _told(scene, team, kind, name)), name
     await stays(
         "nobody comes back during the surge",
         lambda: scene.started(team.namespace),
@@ -66,6 +66,13 @@ async def test_victims_of_production_run_again_when_the_surge_ends(scene: Scene)
     await scene.api.delete("Deployment", "surge", serving.namespace)
 
     await _both_run_again(scene, team)
+
+
+def _told(scene: Scene, team: Team, kind: str, name: str) -> list[str]:
+    """All that an object ever said of its standing and of who pushed it out."""
+    seen = scene.seen(team.namespace, kind, name)
+    notes = [event.obj["metadata"].get("annotations") or {} for event in seen]
+    return [f"{found.get(_STATUS, '')} {found.get(_NOTICE, '')}" for found in notes]
 
 
 def _is_gated(pod: Obj) -> bool:

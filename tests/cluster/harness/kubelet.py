@@ -99,8 +99,8 @@ class Kubelet:
             self._changed.pop(uid, None)
 
     async def _run_to_end(self, uid: str) -> None:
-        pod = self._pods[uid]
-        if _terminal(pod):
+        pod = self._pods.get(uid)
+        if pod is None or _terminal(pod):
             return
         if not pod["metadata"].get("deletionTimestamp"):
             node = self._nodes.objects[pod["spec"]["nodeName"]]
