@@ -151,6 +151,8 @@ class Standing:
             "message": event.text,
             "type": "Warning" if event.reason == "Preempted" else "Normal",
             "source": {"component": "fairslice"},
+            "reportingComponent": "fairslice",
+            "reportingInstance": "fairslice-queue",
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
             "count": 1,
