@@ -130,7 +130,7 @@ def changes() -> str:
     ours = f"k.contains('{stamps.USER_PREFIX}')"
     parts = [
         "request.operation == 'CREATE'",
-        "request.subResource == 'ephemeralcontainers'",
+        "request.?subResource.orValue('') == 'ephemeralcontainers'",
         "object.?spec != oldObject.?spec",
     ]
     for new, old in zip(_meta_of("object"), _meta_of("oldObject"), strict=True):

@@ -126,9 +126,8 @@ def _conditions_hold(hook: Hook, request: Attributes, review: Obj) -> bool:
     conditions = hook.webhook.get("matchConditions")
     if not conditions:
         return True
+    # Name, namespace and subResource are absent where they are empty, as in the JSON.
     about = {k: v for k, v in review.items() if k not in ("object", "oldObject")}
-    # Go's struct has these even if empty.
-    about = {"name": "", "namespace": "", "subResource": "", **about}
     data = {"object": request.object, "oldObject": request.old, "request": about}
     errors = []
     for condition in conditions:
