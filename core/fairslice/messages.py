@@ -22,6 +22,7 @@ __all__ = [
     "beyond_booking",
     "booking_gone",
     "books_away",
+    "budget_exhausted",
     "cap_exceeded",
     "cap_reached",
     "capacity_taken",
@@ -31,6 +32,7 @@ __all__ = [
     "class_not_allowed",
     "class_unknown",
     "env_from_open",
+    "expected_start",
     "failed_to_start",
     "fit_apart",
     "fit_elsewhere",
@@ -39,6 +41,7 @@ __all__ = [
     "fit_scarce",
     "foreign_booking",
     "gate_removed",
+    "guarantee_kept",
     "guard_admin_access",
     "guard_annotation",
     "guard_device_mount",
@@ -47,10 +50,13 @@ __all__ = [
     "guard_host_path",
     "guard_node_name",
     "guard_privileged",
+    "held_by_annotation",
     "held_by_user",
     "hidden",
     "line",
     "listed",
+    "max_runtime_over",
+    "max_runtime_set",
     "namespace_without_team",
     "never_fits_cap",
     "never_fits_capacity",
@@ -79,6 +85,8 @@ __all__ = [
     "resumed",
     "rule_borrower",
     "rule_class",
+    "rule_quota_cut",
+    "rule_scavenger",
     "stamps_kept",
     "still_queued",
     "template_changed",
@@ -472,6 +480,13 @@ def still_queued(kind: str) -> str:
     )
 
 
+def max_runtime_set(kind: str, work_class: str, limit: str) -> str:
+    """Warn: the class's longest run time was written into a Job."""
+    return line(
+        f"class {work_class} runs for {limit} at most: activeDeadlineSeconds of this {kind} set"
+    )
+
+
 def option_given(description: str) -> str:
     """Warn: what a GPU request was rewritten to, and how isolated it is."""
     return line(f"fairslice gives {description}")
@@ -490,6 +505,11 @@ def beyond_booking(workload: str) -> str:
     return line(f"{workload} has booked no room for this pod")
 
 
+def budget_exhausted(team: str, budget: str, until: str) -> str:
+    """Wait: a budget of the team is used up for this period; what runs goes on."""
+    return line(f"team {team} has used up its budget of {budget}: it starts anew {until}")
+
+
 def cap_reached(team: str, cause: str, subject: str, used: int, limit: int, asked: int) -> str:
     """Wait: a cap of the team is reached."""
     return _cap(team, cause, subject, used, limit, asked)
@@ -498,6 +518,25 @@ def cap_reached(team: str, cause: str, subject: str, used: int, limit: int, aske
 def capacity_taken(what: str) -> str:
     """Wait: every share of this kind is taken."""
     return line(f"waits for {what}")
+
+
+def expected_start(reason: str, until: str) -> str:
+    """Wait: room is kept for it, and declared run times tell when that is free at the latest."""
+    return line(f"{reason}; expected to start by {until} (declared run times)")
+
+
+def guarantee_kept(pool: str, free: int, kept: int) -> str:
+    """Wait: what is free is kept for teams that don't lend all of their guarantee."""
+    return line(
+        f"{format_milli(free)} GPUs of {pool} are free, but {format_milli(kept)} are kept for "
+        f"teams that don't lend them: it starts within its own team's guarantee, or once more "
+        f"is free"
+    )
+
+
+def held_by_annotation() -> str:
+    """Wait: somebody holds it back by annotation; it keeps its time in line."""
+    return line("held back by the annotation fairslice.io/hold: remove it to go on")
 
 
 def others_first(what: str) -> str:
@@ -556,6 +595,11 @@ def preempted_by(beneficiary: str, rule: str, lost_seconds: float) -> str:
     return line(f"made room for {beneficiary} ({rule}); lost {_span(lost_seconds)} of work")
 
 
+def max_runtime_over(work_class: str, limit: str, until: str) -> str:
+    """Tell work that it ends, or ended, as it ran for as long as its class may."""
+    return line(f"class {work_class} runs for {limit} at most: ends at {until}")
+
+
 def position(place: int, queued: int, team: str, reason: str) -> str:
     """Tell a waiting workload where it stands."""
     return line(f"position {place} of {queued} in team {team}: {reason}")
@@ -574,6 +618,18 @@ def rule_borrower(victim_class: str, team: str) -> str:
 def rule_class(work_class: str, victim_class: str) -> str:
     """Name the right of a class that passes everyone."""
     return line(f"class {work_class} goes before {victim_class}")
+
+
+def rule_quota_cut(team: str, pool: str, held: int, limit: int) -> str:
+    """Name the right to bring a team down to a limit that was lowered."""
+    return line(
+        f"team {team} holds {format_milli(held)} {pool}, its limit is {format_milli(limit)} now"
+    )
+
+
+def rule_scavenger(team: str) -> str:
+    """Name the right against work that has only what nobody else wants."""
+    return line(f"team {team}'s budget is used up, it has only what nobody else wants")
 
 
 def waits_for_room(reason: str) -> str:

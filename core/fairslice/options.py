@@ -16,7 +16,7 @@ from fairslice.requests import (
     sum_containers,
 )
 from fairslice.resource_names import GPU
-from fairslice.v1alpha1.policy import IsolationNeed, SharingMode
+from fairslice.v1alpha1.policy import CapacityType, IsolationNeed, SharingMode
 
 __all__ = ["NoOption", "describe", "offered_names", "options_for"]
 
@@ -133,7 +133,10 @@ def _explicit(wish: _Wish, name: str, offers: list[Offer]) -> list[Offer]:
         and (offer.isolated or not wish.isolation)
         and _has_memory(offer, wish.declared)
     ]
-    return sorted(found, key=lambda offer: (_cost(offer, wish.policy), offer.key))
+    return sorted(
+        found,
+        key=lambda offer: (_is_unsteady(offer, wish), _cost(offer, wish.policy), offer.key),
+    )
 
 
 def _rewritten(wish: _Wish, offers: list[Offer]) -> list[Offer]:
@@ -150,7 +153,7 @@ def _rewritten(wish: _Wish, offers: list[Offer]) -> list[Offer]:
             continue
         candidates = [offer for offer in offers if offer.mode is mode and _suffices(offer, wish)]
         found += sorted(candidates, key=_preference(mode, wish))
-    return found
+    return sorted(found, key=lambda offer: _is_unsteady(offer, wish))
 
 
 def _unclassified(wish: _Wish, offers: list[Offer], several: bool) -> list[Offer]:
@@ -207,6 +210,14 @@ def _usable_mib(offer: Offer) -> int:
         return offer.memory_mib
     # Firmware and driver keep a part: slices show 90 to 98 % of the GiB they go by.
     return _nominal_gb(offer) * 900
+
+
+def _is_unsteady(offer: Offer, wish: _Wish) -> bool:
+    """Say whether machines that can be taken away would carry what must not be interrupted."""
+    if wish.work_class is None or wish.work_class.preemptible:
+        return False
+    pool = wish.policy.pool_named(offer.pool)
+    return pool is not None and pool.capacity_type is CapacityType.SPOT
 
 
 def _cost(offer: Offer, policy: Policy) -> int:

@@ -1,15 +1,21 @@
 """The sharing policy and the teams, compiled from their resources into what decisions read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
 from fnmatch import translate
+from fractions import Fraction
 from re import Pattern
 from re import compile as compile_pattern
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from fairslice.quantity import parse_milli
+from fairslice.budgets import Budget
+from fairslice.money import MICRO, NO_PRICES, Prices, parse_micro
+from fairslice.periods import day_after, day_or_time, zone_named
+from fairslice.quantity import parse_milli, parse_quantity
 from fairslice.v1alpha1.policy import (
+    CapacityType,
     ClassSpec,
     HidingSpec,
     IsolationNeed,
@@ -23,9 +29,19 @@ from fairslice.v1alpha1.policy import (
     WithinTeam,
 )
 from fairslice.v1alpha1.scalars import Mode, duration_seconds
-from fairslice.v1alpha1.team import TeamModesSpec, TeamSpec
+from fairslice.v1alpha1.team import BudgetSpec, QuotaCut, TeamModesSpec, TeamSpec
 
-__all__ = ["UNPOOLED", "Modes", "Policy", "PolicyError", "Pool", "Quota", "Team", "WorkClass"]
+__all__ = [
+    "UNPOOLED",
+    "Loan",
+    "Modes",
+    "Policy",
+    "PolicyError",
+    "Pool",
+    "Quota",
+    "Team",
+    "WorkClass",
+]
 
 UNPOOLED = "default"
 """The pool of GPUs that no declared pool claims."""
@@ -55,6 +71,8 @@ class Pool:
     node_selector: Mapping[str, str]
     rate_millionths: int
     autoscale_max_gpus: int = 0
+    capacity_type: CapacityType = CapacityType.OWNED
+    prices: Prices = NO_PRICES
 
     def holds(self, product: str, labels: Mapping[str, str]) -> bool:
         """Say whether a node of this product and these labels belongs to the pool."""
@@ -95,6 +113,20 @@ class Quota:
     limit: int | None
     lendable: int | None
 
+    @property
+    def kept(self) -> int:
+        """What of the guarantee others may not borrow; none of it unless the team says so."""
+        return 0 if self.lendable is None else max(0, self.guaranteed - self.lendable)
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """More limit in a pool, in milli-GPU, up to a moment in Unix seconds."""
+
+    pool: str
+    milli: int
+    until: float
+
 
 @dataclass(frozen=True, slots=True)
 class Team:
@@ -113,6 +145,9 @@ class Team:
     default_class: str
     namespace_classes: Mapping[str, str]
     modes: TeamModesSpec = field(default_factory=TeamModesSpec)
+    loans: tuple[Loan, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    on_quota_cut: QuotaCut = QuotaCut.KEEP
 
     def quota(self, pool: str) -> Quota:
         """Return the quota in a pool; a pool the team doesn't name gives it nothing.
@@ -123,9 +158,17 @@ class Team:
             return Quota(0, None, None)
         return self.quotas.get(pool, Quota(0, 0, None))
 
+    def limit(self, pool: str, now: float) -> int | None:
+        """Return the most it may hold in a pool, loans that run included; None is no limit."""
+        limit = self.quota(pool).limit
+        if limit is None or not self.loans:
+            return limit
+        running = (loan for loan in self.loans if loan.pool == pool and now < loan.until)
+        return limit + sum(loan.milli for loan in running)
+
     @classmethod
-    def compile(cls, name: str, uid: str, spec: TeamSpec) -> "Team":
-        """Make a team from its resource.
+    def compile(cls, name: str, uid: str, spec: TeamSpec, zone: tzinfo = UTC) -> "Team":
+        """Make a team from its resource; the zone says when days end.
 
         Raises PolicyError where the fields contradict each other.
         """
@@ -156,7 +199,40 @@ class Team:
             default_class="" if spec.default_class is UNSET else str(spec.default_class),
             namespace_classes=spec.namespace_classes,
             modes=spec.mode,
+            loans=_compile_loans(spec, zone),
+            budgets=tuple(
+                budget
+                for index, item in enumerate(spec.budgets)
+                for budget in _compile_budget(index, item)
+            ),
+            on_quota_cut=spec.on_quota_cut,
         )
+
+
+def _compile_loans(spec: TeamSpec, zone: tzinfo) -> tuple[Loan, ...]:
+    loans = []
+    for index, item in enumerate(spec.loans):
+        try:
+            until = day_after(item.until, zone)
+        except (ValueError, OverflowError) as error:
+            raise PolicyError(f"spec.loans[{index}].until: {item.until}: {error}") from None
+        loans.append(Loan(item.pool, parse_milli(item.gpus), until))
+    return tuple(loans)
+
+
+def _compile_budget(index: int, item: BudgetSpec) -> tuple[Budget, ...]:
+    pool = "" if item.pool is UNSET else str(item.pool)
+    amounts: list[tuple[Fraction, bool]] = []
+    if not isinstance(item.gpu_hours, UnsetType):
+        amounts.append((Fraction(item.gpu_hours), False))
+    if not isinstance(item.money, UnsetType):
+        amounts.append((parse_quantity(item.money), True))
+    if not amounts:
+        raise PolicyError(f"spec.budgets[{index}]: names no amount: set gpuHours or money")
+    return tuple(
+        Budget(amount, in_money, item.period, item.on_exhausted, pool)
+        for amount, in_money in amounts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +255,11 @@ class Policy:
     within_team: WithinTeam
     restart_limit: int
     leave_to_kueue: bool
+    zone: tzinfo = UTC
+
+    def pool_named(self, name: str) -> Pool | None:
+        """Find a declared pool."""
+        return next((pool for pool in self.pools if pool.name == name), None)
 
     def pool_of(self, product: str, labels: Mapping[str, str]) -> str:
         """Name the pool that a node belongs to: the first declared one that holds it."""
@@ -236,12 +317,17 @@ class Policy:
             if name in names[:index]:
                 raise PolicyError(f"spec.pools[{index}].name: {name} is named twice")
         mode, queue = spec.mode, spec.queue
+        try:
+            zone = zone_named(queue.time_zone)
+        except ValueError as error:
+            raise PolicyError(f"spec.queue.timeZone: {error}") from None
+        _check_currencies(spec.pools)
         return cls(
             modes=Modes(mode.hide, mode.guards, mode.rewrite, mode.quota, mode.queue),
             unassigned=spec.unassigned_namespaces,
             warnings=spec.warnings,
             exempt={item.namespace: frozenset(item.service_accounts) for item in spec.exempt},
-            pools=tuple(_compile_pool(pool) for pool in spec.pools),
+            pools=tuple(_compile_pool(i, pool, zone) for i, pool in enumerate(spec.pools)),
             classes=classes,
             hiding=spec.hiding,
             fractions_as_memory=spec.rewrite.fractions == "Memory",
@@ -253,6 +339,7 @@ class Policy:
             within_team=queue.within_team,
             restart_limit=queue.restart_limit,
             leave_to_kueue=queue.leave_to_kueue,
+            zone=zone,
         )
 
 
@@ -282,11 +369,34 @@ def _compile_class(rank: int, spec: ClassSpec) -> WorkClass:
     )
 
 
-def _compile_pool(spec: PoolSpec) -> Pool:
+def _compile_pool(index: int, spec: PoolSpec, zone: tzinfo) -> Pool:
+    entries: list[tuple[int, int]] = []
+    for number, price in enumerate(spec.prices):
+        try:
+            start = day_or_time(price.start, zone)
+        except ValueError as error:
+            where = f"spec.pools[{index}].prices[{number}].from"
+            raise PolicyError(f"{where}: {price.start}: {error}") from None
+        entries.append((round(start * MICRO), parse_micro(price.per_gpu_hour)))
     return Pool(
         name=spec.name,
         products=tuple(compile_pattern(translate(product)) for product in spec.products),
         node_selector=spec.node_selector,
-        rate_millionths=parse_milli(spec.rate) * 1000,
+        rate_millionths=int(parse_quantity(spec.rate) * 1_000_000),
         autoscale_max_gpus=spec.autoscale_max_gpus,
+        capacity_type=spec.capacity_type,
+        prices=Prices.of(entries, spec.prices[0].currency if spec.prices else ""),
     )
+
+
+def _check_currencies(pools: Sequence[PoolSpec]) -> None:
+    """See that all prices are in one currency: budgets of money add them up."""
+    first = ""
+    for index, pool in enumerate(pools):
+        for number, price in enumerate(pool.prices):
+            first = first or price.currency
+            if price.currency != first:
+                raise PolicyError(
+                    f"spec.pools[{index}].prices[{number}].currency: {price.currency} beside "
+                    f"{first}: give all prices in one currency"
+                )

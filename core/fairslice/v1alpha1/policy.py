@@ -192,6 +192,13 @@ class QueueSpec(_Spec, frozen=True):
     within_team: WithinTeam = WithinTeam.FIFO
     restart_limit: Annotated[int, Meta(ge=0, le=100)] = 5
     leave_to_kueue: bool = True
+    time_zone: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,2}$",
+            description="A time zone such as UTC or Europe/Berlin.",
+        ),
+    ] = "UTC"
 
 
 DEFAULT_CLASSES = (

@@ -5,14 +5,17 @@ from typing import Annotated, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fairslice.v1alpha1.scalars import Date, DnsName, Gpus, Mode, keyed_by
+from fairslice.v1alpha1.scalars import Date, DnsName, Gpus, Mode, Money, keyed_by
 
 __all__ = [
     "BudgetSpec",
+    "BudgetStatus",
     "Exhausted",
     "LoanSpec",
     "Period",
     "PoolStatus",
+    "QuotaCut",
+    "SpentStatus",
     "TeamModesSpec",
     "TeamPoolSpec",
     "TeamSpec",
@@ -42,6 +45,13 @@ class Exhausted(StrEnum):
     SCAVENGE = "Scavenge"
 
 
+class QuotaCut(StrEnum):
+    """What happens to work that holds more than its team's limit, once that was lowered."""
+
+    KEEP = "Keep"
+    EVICT = "Evict"
+
+
 class TeamPoolSpec(_Spec, frozen=True):
     """A team's quota in one pool. Without a limit, the team may borrow all that is idle."""
 
@@ -52,10 +62,11 @@ class TeamPoolSpec(_Spec, frozen=True):
 
 
 class BudgetSpec(_Spec, frozen=True):
-    """GPU-hours or money for a period."""
+    """GPU-hours or money for a period, in one pool or in all."""
 
+    pool: DnsName | UnsetType = UNSET
     gpu_hours: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
-    money: Gpus | UnsetType = UNSET
+    money: Money | UnsetType = UNSET
     period: Period = Period.MONTHLY
     on_exhausted: Exhausted = Exhausted.WAIT
 
@@ -103,6 +114,7 @@ class TeamSpec(_Spec, frozen=True):
     mode: TeamModesSpec = TeamModesSpec()
     budgets: Annotated[tuple[BudgetSpec, ...], Meta(max_length=16)] = ()
     loans: Annotated[tuple[LoanSpec, ...], Meta(max_length=64)] = ()
+    on_quota_cut: QuotaCut = QuotaCut.KEEP
 
 
 class PoolStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -114,6 +126,31 @@ class PoolStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     limit: str = ""
 
 
+class SpentStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A checkpoint of what was used in a period, exactly.
+
+    `held` is milli-GPU-microseconds, `cost` what they cost in the finest unit of account; both
+    are texts, being larger than JSON numbers are safe to be. `at` is in Unix microseconds.
+    """
+
+    period: Period
+    held: str = "0"
+    cost: str = "0"
+    at: int = 0
+
+
+class BudgetStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a budget stands. Times are RFC 3339, in the policy's time zone."""
+
+    budget: str
+    pool: str = ""
+    spent: str = "0"
+    ends: str = ""
+    exhausted: bool = False
+    on_exhausted: Exhausted = Exhausted.WAIT
+    forecast: str = ""
+
+
 class UseStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A checkpoint of a team's use of a pool: milli-GPU-seconds, as of `at` (Unix seconds)."""
 
@@ -121,6 +158,7 @@ class UseStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     total: int = 0
     decayed: int = 0
     at: int = 0
+    spent: tuple[SpentStatus, ...] = ()
 
 
 class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -133,4 +171,5 @@ class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     running: int = 0
     gpu_hours: str = "0"
     pools: tuple[PoolStatus, ...] = ()
+    budgets: tuple[BudgetStatus, ...] = ()
     use: tuple[UseStatus, ...] = ()
