@@ -61,6 +61,12 @@ async def _untouched(scene: Scene, team: Team) -> None:
     await eventually("new pods pass as they are", passes, within=_SECONDS)
 
 
+async def _booked(fairslice: Fairslice, name: str) -> bool:
+    """Say whether the queue, once it leads, knows of some work."""
+    rows = (await fairslice.status("/queue"))["items"]
+    return any(row["name"] == name for row in rows)
+
+
 async def _get(address: str, path: str) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
         return answer.status, await answer.text()
@@ -130,6 +136,7 @@ async def test_the_brake_needs_nothing_but_the_api_server(
             await program.start()
     await fairslice.ready()
     await eventually("the webhook is registered", lambda: entries(scene.api))
+    await eventually("the pod is in the books", lambda: _booked(fairslice, "taken"))
     await team.create(job("next", team.namespace, labels=_TRAINING, seconds=0.5))
     assert is_suspended(await scene.api.get("Job", "next", team.namespace))
     await team.api.delete("Pod", "taken", team.namespace)

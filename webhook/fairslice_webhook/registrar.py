@@ -10,7 +10,6 @@ from fairslice.kube.client import KubeClient
 from fairslice.kube.errors import ApiError
 from fairslice.registration import hides_everywhere, is_registered, register, withdraw
 from fairslice.webhook_configuration import Target
-from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.view import View
 
 __all__ = ["Registrar"]
@@ -48,7 +47,6 @@ class Registrar:
         self,
         client: KubeClient,
         brake: Brake,
-        metrics: WebhookMetrics,
         *,
         target: Callable[[], Target],
         view: Callable[[], View | None],
@@ -57,7 +55,6 @@ class Registrar:
     ) -> None:
         self._client = client
         self._brake = brake
-        self._metrics = metrics
         self._target = target
         self._view = view
         self._is_ready = is_ready
@@ -67,7 +64,6 @@ class Registrar:
 
     async def come_up(self) -> None:
         """Register for the first time, unless the brake is on. Raises ApiError."""
-        self._metrics.brake.set(self._brake.on)
         if self._brake.on:
             await self._withdraw()
         else:
@@ -84,7 +80,6 @@ class Registrar:
             await asyncio.sleep(_PERIOD_SECONDS)
 
     async def _look(self) -> None:
-        self._metrics.brake.set(self._brake.on)
         if self._brake.on:
             if not self._withdrawn:
                 await self._withdraw()

@@ -76,6 +76,7 @@ class _Webhook:
         self._brake = Brake(client, settings.namespace)
         registry = CollectorRegistry()
         self._metrics = WebhookMetrics(registry)
+        self._metrics.brake.set_function(lambda: float(self._brake.on))
         self._sink = LedgerAuditSink(ledger)
         self._admission = Admission(ledger, self._metrics, self._sink)
         self._election = LeaderElection(
@@ -126,7 +127,6 @@ class _Webhook:
         registrar = Registrar(
             self._client,
             self._brake,
-            self._metrics,
             target=lambda: Target(
                 namespace=self._settings.namespace,
                 secret_path=path,
