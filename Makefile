@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint unit-test sandbox-test cluster-test clean
+.PHONY: help setup run test lint unit-test sandbox-test cluster-test bench-admission bench-queue clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,6 +49,17 @@ sandbox-test: $(READY) ## Run the end-to-end scenarios on the sandbox.
 cluster-test: $(READY) ## Run the end-to-end scenarios on a real cluster: KUBECONFIG=path
 	@test -f "$(KUBECONFIG)" || { echo "name a cluster: make cluster-test KUBECONFIG=path" >&2; exit 2; }
 	FAIRSLICE_CLUSTER_KUBECONFIG='$(abspath $(KUBECONFIG))' $(BIN)/pytest -m cluster tests/cluster $(ARGS)
+
+bench-admission: $(READY) ## Measure the webhook against a constant reply (ARGS='-o json').
+	$(BIN)/python -m benchmarks.admission $(ARGS)
+
+# Only a cluster named on the command line: what the shell exports may be anybody's.
+ifeq ($(origin KUBECONFIG),command line)
+BENCH_CLUSTER := --kubeconfig '$(abspath $(KUBECONFIG))'
+endif
+
+bench-queue: $(READY) ## Measure the queue; on a real control plane, too, with KUBECONFIG=path.
+	$(BIN)/python -m benchmarks.queueing $(BENCH_CLUSTER) $(ARGS)
 
 clean: ## Remove the virtual environment and all caches.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

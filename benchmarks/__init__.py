@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against a floor measured in the same run. Never part of the tests."""

@@ -1,0 +1,186 @@
+"""What answers reviews while admission is measured, each in a process of its own.
+
+`floor` is a constant-reply server: aiohttp without routing, on TLS, reading the body; the
+least that any webhook on this stack does. `webhook` is the webhook itself with its ledger; its
+view stands still, for watches are not what is measured.
+"""
+
+import asyncio
+import os
+import ssl
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import uvloop
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from fairslice.redis_connection import RedisConnection
+from fairslice.settings import Address
+from fairslice_certs.authority import ServingNames, create_authority, issue_certificate
+from fairslice_certs.serving import ServingContext
+from fairslice_queue.ledger import Ledger
+from fairslice_webhook.admission import Admission
+from fairslice_webhook.audit import LedgerAuditSink
+from fairslice_webhook.metrics import WebhookMetrics
+from fairslice_webhook.review import MAX_BODY_BYTES, encode_response
+from fairslice_webhook.server import HealthServer, WebhookServer
+
+from .scenery import view
+
+__all__ = ["SECRET", "Certificate", "Part", "Served"]
+
+SECRET = "bench-secret-path"
+_START_SECONDS = 20.0
+
+
+class Part(StrEnum):
+    """What a process is."""
+
+    FLOOR = "floor"
+    WEBHOOK = "webhook"
+
+
+class Certificate(Struct, frozen=True):
+    """PEM texts: the authority's certificate, and a leaf with its key."""
+
+    authority: str
+    leaf: str
+    key: str
+
+    @classmethod
+    def make(cls) -> "Certificate":
+        """Make one for localhost, as the webhook makes its own (ECDSA, P-256)."""
+        now = datetime.now(UTC)
+        authority = create_authority(now, timedelta(days=1))
+        names = ServingNames.of_hosts(("localhost",))
+        leaf = issue_certificate(authority, names, now, timedelta(days=1))
+        return cls(
+            authority.certificate_pem().decode(),
+            leaf.certificate_pem().decode(),
+            leaf.key_pem().decode(),
+        )
+
+
+class _Order(Struct, frozen=True):
+    part: Part
+    certificate: Certificate
+    redis_url: str
+    core: int | None
+
+
+class _Ports(Struct, frozen=True):
+    port: int
+    health: int = 0
+
+
+@dataclass
+class Served:
+    """A process that answers reviews. Make one with `start`."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    health: int
+
+    @classmethod
+    async def start(
+        cls, part: Part, certificate: Certificate, redis_url: str, core: int | None
+    ) -> "Served":
+        """Start a process, pinned to a core, and wait until it listens."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.served"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=Path(__file__).parents[1],
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        order = _Order(part, certificate, redis_url, core)
+        process.stdin.write(msgspec.json.encode(order) + b"\n")
+        async with asyncio.timeout(_START_SECONDS):
+            ports = msgspec.json.decode(await process.stdout.readline(), type=_Ports)
+        return cls(process, ports.port, ports.health)
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self.process.returncode is None:
+            self.process.terminate()
+            await self.process.wait()
+
+
+async def _constant(request: web.BaseRequest) -> web.StreamResponse:
+    await request.read()
+    return web.Response(body=_CONSTANT, content_type="application/json")
+
+
+_CONSTANT = encode_response(
+    "00000000-0000-4000-8000-000000000000",
+    allowed=True,
+    patch=[{"op": "add", "path": "/metadata/labels/constant", "value": "reply"}],
+)
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: AbstractStreamWriter,
+    task: "asyncio.Task[None]",
+) -> web.BaseRequest:
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, asyncio.get_running_loop(),
+        client_max_size=MAX_BODY_BYTES,
+    )  # fmt: skip
+
+
+async def _serve_floor(tls: ssl.SSLContext) -> None:
+    server = web.Server(_constant, request_factory=_request, access_log=None)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls, backlog=1024).start()
+    _tell(_Ports(runner.addresses[0][1]))
+    await asyncio.Event().wait()
+
+
+async def _serve_webhook(tls: ssl.SSLContext, redis_url: str) -> None:
+    async with RedisConnection.parse(redis_url) as redis:
+        ledger, registry, seen = Ledger(redis), CollectorRegistry(), view()
+        metrics, sink = WebhookMetrics(registry), LedgerAuditSink(ledger)
+        server = WebhookServer(Admission(ledger, metrics, sink), lambda: seen, metrics, SECRET)
+        health = HealthServer(list, registry, metrics)
+        address = await server.start(Address("127.0.0.1", 0), tls)
+        about = await health.start(Address("127.0.0.1", 0))
+        _tell(_Ports(address.port, about.port))
+        await sink.run()
+
+
+def _tell(ports: _Ports) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(ports) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Serve what the line on stdin orders, until terminated."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Order)
+    if order.core is not None:
+        os.sched_setaffinity(0, {order.core})
+    serving = ServingContext()
+    serving.load(order.certificate.leaf.encode(), order.certificate.key.encode())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if order.part is Part.FLOOR:
+            runner.run(_serve_floor(serving.context))
+        else:
+            runner.run(_serve_webhook(serving.context, order.redis_url))
+
+
+if __name__ == "__main__":
+    main()
