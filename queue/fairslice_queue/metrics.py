@@ -75,6 +75,12 @@ class QueueMetrics:
             ("team", "pool"),
             registry=registry,
         )
+        self.budget_used = Gauge(
+            "fairslice_team_budget_used_ratio",
+            "What of a budget is used in its present period; 1 is all of it.",
+            ("team", "budget"),
+            registry=registry,
+        )
         self.share = Gauge(
             "fairslice_team_share_ratio",
             "Weighted dominant share of decayed use.",

@@ -94,7 +94,7 @@ class _Queue:
             await asyncio.sleep(1.0)
 
     async def _lead(self) -> None:
-        restore_use(self._watch, self._meter)
+        restore_use(self._watch, self._meter, time.time())
         reign = Reign(
             self._client,
             self._ledger,

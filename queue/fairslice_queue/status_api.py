@@ -18,6 +18,7 @@ from fairslice_queue.ledger import Ledger
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
 from fairslice_queue.outlook import team_shares
+from fairslice_queue.spending import budget_states
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_page import render_page
 from fairslice_queue.status_views import TeamPool, TeamRow, queue_rows, workload_view
@@ -103,7 +104,7 @@ class StatusApi:
         now = time.time()
         shares = team_shares(self._watch, self._meter, now)
         teams = self._watch.teams.teams
-        statuses = team_statuses(teams, self._mirror.books, self._meter, now)
+        statuses = team_statuses(teams, self._watch.policy, self._mirror.books, self._meter, now)
         rows = []
         for team in teams:
             status = statuses[team.name]
@@ -119,6 +120,7 @@ class StatusApi:
                     share=round(shares.get(team.name, 0.0), 6),
                     weight=team.weight,
                     namespaces=self._watch.teams.namespaces_of(team.name),
+                    budgets=status.budgets,
                     pools=tuple(
                         TeamPool(
                             pool=item.pool,
@@ -168,7 +170,8 @@ class StatusApi:
         """Set what is read off the books; only the leader's figures are current."""
         metrics, books, now = self._metrics, self._mirror.books, time.time()
         for gauge in (metrics.pending, metrics.oldest, metrics.held, metrics.guaranteed,
-                      metrics.limit, metrics.share, metrics.gpu_hours):  # fmt: skip
+                      metrics.limit, metrics.share, metrics.gpu_hours,
+                      metrics.budget_used):  # fmt: skip
             gauge.clear()
         if not self._leads():
             return
@@ -189,8 +192,13 @@ class StatusApi:
         for item in self._watch.teams.teams:
             for pool, quota in item.quotas.items():
                 metrics.guaranteed.labels(item.name, pool).set(quota.guaranteed / 1000)
-                if quota.limit is not None:
-                    metrics.limit.labels(item.name, pool).set(quota.limit / 1000)
+                limit = item.limit(pool, now)
+                if limit is not None:
+                    metrics.limit.labels(item.name, pool).set(limit / 1000)
+            for state in budget_states(item, self._watch.policy, self._meter.spending, now):
+                amount = float(state.budget.amount)
+                used = float(state.spent) / amount if amount else 1.0
+                metrics.budget_used.labels(item.name, state.budget.text).set(used)
         for (team, pool), reading in self._meter.readings(now).items():
             metrics.gpu_hours.labels(team, pool).set(reading.total / 3_600_000)
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from fairslice.booking import Booking
 from fairslice.quantity import format_milli
+from fairslice.v1alpha1.team import BudgetStatus
 from fairslice_queue.standing import StandingLine
 
 __all__ = ["QueueRow", "TeamPool", "TeamRow", "WorkloadView", "queue_rows", "workload_view"]
@@ -52,6 +53,7 @@ class TeamRow(Struct, frozen=True, kw_only=True):
     weight: int
     namespaces: tuple[str, ...]
     pools: tuple[TeamPool, ...]
+    budgets: tuple[BudgetStatus, ...] = ()
 
 
 class WorkloadView(Struct, frozen=True, kw_only=True):

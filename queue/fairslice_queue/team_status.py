@@ -7,15 +7,19 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
+from datetime import datetime, tzinfo
 
 from msgspec import to_builtins
 
+from fairslice.budgets import BudgetState
 from fairslice.kube.client import MERGE_PATCH, ApiError, KubeClient
-from fairslice.policy import Team
+from fairslice.money import MICRO, format_micro
+from fairslice.policy import Policy, Team
 from fairslice.quantity import format_milli
 from fairslice.v1alpha1.resources import TEAMS
-from fairslice.v1alpha1.team import PoolStatus, TeamStatus, UseStatus
+from fairslice.v1alpha1.team import BudgetStatus, PoolStatus, TeamStatus, UseStatus
 from fairslice_queue.books import Books
+from fairslice_queue.spending import budget_states
 from fairslice_queue.usage import Meter, Reading
 from fairslice_queue.watching import Watch
 
@@ -30,9 +34,9 @@ _CHECKPOINT_SECONDS = 60.0
 
 
 def team_statuses(
-    teams: Iterable[Team], books: Books, meter: Meter, now: float
+    teams: Iterable[Team], policy: Policy, books: Books, meter: Meter, now: float
 ) -> dict[str, TeamStatus]:
-    """Sum up teams: holdings and rights by pool, queue, GPU-hours, use."""
+    """Sum up teams: holdings and rights by pool, queue, GPU-hours, budgets, use."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for booking in books:
         if booking.state.waits or booking.state.holds:
@@ -41,13 +45,14 @@ def team_statuses(
     for name, pool in (*books.tally.pools, *books.tally.surge, *meter.known()):
         pools[name].add(pool)
     return {
-        team.name: _status(team, books, meter, now, counts[team.name], pools[team.name])
+        team.name: _status(team, policy, books, meter, now, counts[team.name], pools[team.name])
         for team in teams
     }
 
 
 def _status(
     team: Team,
+    policy: Policy,
     books: Books,
     meter: Meter,
     now: float,
@@ -65,14 +70,15 @@ def _status(
             continue
         total += held
         guaranteed += quota.guaranteed
-        unlimited |= quota.limit is None
-        limit += quota.limit or 0
+        most = team.limit(pool, now)
+        unlimited |= most is None
+        limit += most or 0
         pools.append(
             PoolStatus(
                 pool=pool,
                 used=format_milli(held),
                 guaranteed=format_milli(quota.guaranteed),
-                limit="" if quota.limit is None else format_milli(quota.limit),
+                limit="" if most is None else format_milli(most),
             )
         )
     metered = sorted(pool for pool in known if (team.name, pool) in meter.known())
@@ -86,20 +92,47 @@ def _status(
         running=counts.get("running", 0),
         gpu_hours=f"{hours:.2f}",
         pools=tuple(pools),
+        budgets=tuple(
+            _budget_status(state, policy.zone)
+            for state in budget_states(team, policy, meter.spending, now)
+        ),
         use=tuple(
             UseStatus(
                 pool=pool,
                 total=round(reading.total),
                 decayed=round(reading.decayed),
                 at=round(reading.at),
+                spent=meter.spending.checkpoint(team.name, pool, now),
             )
             for pool, reading in readings.items()
         ),
     )
 
 
-def restore_use(watch: Watch, meter: Meter) -> None:
+def _budget_status(state: BudgetState, zone: tzinfo) -> BudgetStatus:
+    budget = state.budget
+    spent = int(state.spent * MICRO)
+    return BudgetStatus(
+        budget=budget.text,
+        pool=budget.pool,
+        spent=format_micro(spent),
+        ends=_rfc3339(state.end, zone),
+        exhausted=state.exhausted,
+        on_exhausted=budget.on_exhausted,
+        # To the minute: it moves a little all the time.
+        forecast=""
+        if state.forecast is None or state.exhausted
+        else _rfc3339(state.forecast // 60 * 60, zone),
+    )
+
+
+def _rfc3339(moment: float, zone: tzinfo) -> str:
+    return datetime.fromtimestamp(moment, zone).isoformat(timespec="seconds")
+
+
+def restore_use(watch: Watch, meter: Meter, now: float) -> None:
     """Take use up from the checkpoints in the teams' status."""
+    meter.spending.use_policy(watch.policy, now)
     for resource in watch.team_resources:
         for use in resource.status.use:
             meter.restore(
@@ -107,6 +140,7 @@ def restore_use(watch: Watch, meter: Meter) -> None:
                 use.pool,
                 Reading(float(use.total), float(use.decayed), float(use.at)),
             )
+            meter.spending.restore(resource.metadata.name, use.pool, use.spent)
 
 
 async def publish_team_status(
@@ -120,7 +154,9 @@ async def publish_team_status(
     written: dict[str, tuple[TeamStatus, float]] = {}
     while True:
         now = clock()
-        for name, status in team_statuses(watch.teams.teams, books(), meter, now).items():
+        meter.spending.use_policy(watch.policy, now)
+        statuses = team_statuses(watch.teams.teams, watch.policy, books(), meter, now)
+        for name, status in statuses.items():
             last, at = written.get(name, (None, 0.0))
             if last is not None and _alike(last, status) and now - at < _CHECKPOINT_SECONDS:
                 continue
@@ -134,10 +170,11 @@ async def publish_team_status(
 
 
 def _alike(first: TeamStatus, second: TeamStatus) -> bool:
-    return (first.used, first.queued, first.running, first.pools, first.limit) == (
-        second.used,
-        second.queued,
-        second.running,
-        second.pools,
-        second.limit,
-    )
+    return _telling(first) == _telling(second)
+
+
+def _telling(status: TeamStatus) -> tuple[object, ...]:
+    """What is written as soon as it changes; the rest grows all the time."""
+    budgets = tuple((item.budget, item.ends, item.exhausted) for item in status.budgets)
+    pools, limit = status.pools, status.limit
+    return status.used, status.queued, status.running, pools, limit, budgets

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import log
 
+from fairslice_queue.spending import Spending
+
 __all__ = ["Meter", "Reading"]
 
 
@@ -48,10 +50,11 @@ class _Account:
 class Meter:
     """Integrates what teams hold. Keys are (team, pool); times are Unix seconds.
 
-    `half_life` is in seconds; 0: use never fades.
+    `half_life` is in seconds; 0: use never fades. `spending` counts the same by periods.
     """
 
     half_life: float
+    spending: Spending = field(default_factory=Spending)
     _accounts: dict[tuple[str, str], _Account] = field(default_factory=dict)
 
     def use_half_life(self, half_life: float, now: float) -> None:
@@ -80,6 +83,7 @@ class Meter:
             account.held = milli
         self._advance(account, now)
         account.held = milli
+        self.spending.hold(team, pool, milli, now)
 
     def read(self, team: str, pool: str, now: float) -> Reading:
         """Return a team's use up to now."""

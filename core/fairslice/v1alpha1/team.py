@@ -161,8 +161,11 @@ class UseStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     spent: tuple[SpentStatus, ...] = ()
 
 
-class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Where a team stands; written by the queue, shown by `kubectl get teams`."""
+class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a team stands; written by the queue, shown by `kubectl get teams`.
+
+    Defaults are written, too: a field left out of a merge patch would keep what it was.
+    """
 
     used: str = ""
     guaranteed: str = ""
