@@ -7,7 +7,7 @@ an extended resource.
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 __all__ = [
     "Assignment",
@@ -65,6 +65,8 @@ class Option(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `rename` maps each asked resource to the one given; `units` is what one pod then takes of
     each given resource (kubelet's maths), `milli` its weight in milli-GPU of the pool.
+    `devices` are GPUs that come through DRA claims, by what each weighs as: part of the weight,
+    but of no node's extended resources.
     """
 
     pool: str
@@ -76,11 +78,20 @@ class Option(Struct, frozen=True, kw_only=True, omit_defaults=True):
     requirements: tuple[NodeRequirement, ...] = ()
     isolated: bool = True
     memory_mib: int = 0
+    devices: dict[str, int] = {}
 
     @property
     def offers(self) -> dict[str, int]:
         """Units that one pod takes, by offer key."""
         return {offer_key(self.pool, self.product, name): n for name, n in self.units.items()}
+
+    def times(self, size: int) -> "Option":
+        """Return what a pod takes that is as large as so many of this option's."""
+        if size == 1:
+            return self
+        units = {name: amount * size for name, amount in self.units.items()}
+        devices = {name: amount * size for name, amount in self.devices.items()}
+        return structs.replace(self, units=units, milli=self.milli * size, devices=devices)
 
 
 class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,7 +133,8 @@ class Booking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `pods` is how many pods it holds or waits for, `chosen` the index into `options` of what
     it was given (-1: nothing yet), `place` the pods per node, planned or actual. Times are
     Unix seconds. `bound` says that the object exists (seen by the validating call or watch).
-    `surge` marks a rollout's extra pod, which counts outside the team's limit.
+    `surge` marks a rollout's extra pod, which counts outside the team's limit. `sizes` are those
+    of its pods where some are larger than others; each then counts as so many of `pods`.
     """
 
     id: str
@@ -147,6 +159,7 @@ class Booking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     preemptible: bool = True
     restarts: int = 0
     reason: str = ""
+    sizes: tuple[int, ...] = ()
 
     @property
     def option(self) -> Option | None:

@@ -17,6 +17,7 @@ __all__ = [
     "ask_not_a_number",
     "ask_requests_only",
     "ask_several_replicas",
+    "ask_template_unseen",
     "ask_two_kinds",
     "audit",
     "beyond_booking",
@@ -27,6 +28,7 @@ __all__ = [
     "cap_reached",
     "capacity_taken",
     "changed_after_admission",
+    "claim_way_out",
     "class_given",
     "class_kept",
     "class_not_allowed",
@@ -41,8 +43,12 @@ __all__ = [
     "fit_scarce",
     "foreign_booking",
     "gate_removed",
+    "group_disagrees",
+    "group_incomplete",
+    "group_mixed",
     "guarantee_kept",
     "guard_admin_access",
+    "guard_admin_label",
     "guard_annotation",
     "guard_device_mount",
     "guard_env_from",
@@ -69,11 +75,14 @@ __all__ = [
     "order_guarantee",
     "order_name",
     "order_passes",
+    "order_scavenges",
     "order_share",
     "order_time",
     "others_first",
     "patch_inapplicable",
     "placement_planned",
+    "pod_group_size",
+    "pods_one_by_one",
     "position",
     "preempted_by",
     "priority_class_missing",
@@ -178,6 +187,13 @@ def changed_after_admission(what: str) -> str:
     )
 
 
+def claim_way_out() -> str:
+    """Say how to wait for devices: part of the denial of a claim that finds no room."""
+    return line(
+        "a claim can't wait in line; use a ResourceClaimTemplate, whose pods can, or end something"
+    )
+
+
 def gate_removed() -> str:
     """Deny: someone takes the scheduling gate off a pod that waits in the queue."""
     return line(
@@ -189,6 +205,14 @@ def gate_removed() -> str:
 def guard_admin_access(name: str) -> str:
     """Deny: a DRA claim that reaches devices in use by others."""
     return line(f"device request {name}: adminAccess opens GPUs that others use: leave it out")
+
+
+def guard_admin_label(namespace: str, team: str) -> str:
+    """Deny: the label by which a namespace's claims may reach devices in use by others."""
+    return line(
+        f"label resource.kubernetes.io/admin-access on namespace {namespace} of team {team} opens "
+        f"GPUs that others use: leave it out, or exempt the namespace in the SharingPolicy"
+    )
 
 
 def guard_annotation(key: str) -> str:
@@ -280,6 +304,15 @@ def patch_inapplicable() -> str:
     return line(
         "fairslice could not change this object as its GPUs need it: this is a bug, please tell "
         "the platform team (the log has the details)"
+    )
+
+
+def pod_group_size(name: str, text: str, most: int) -> str:
+    """Deny: a pod names a group, but not how many pods it is to have."""
+    said = f"fairslice.io/pod-group-size is {text[:20]!r}" if text else "it doesn't say how many"
+    return line(
+        f"pod group {name}: {said}; set fairslice.io/pod-group-size on each of its pods to their "
+        f"number, 1 to {most}"
     )
 
 
@@ -377,6 +410,14 @@ def ask_several_replicas(container: str, resource: str, value: str) -> str:
     return line(
         f"{_container(container)}: {resource}: {value}: several replicas may be one and the same "
         f"GPU and add neither memory nor speed: ask for 1, or for whole GPUs"
+    )
+
+
+def ask_template_unseen(name: str, namespace: str) -> str:
+    """Deny: a pod's claims can't be counted, since their template isn't there."""
+    return line(
+        f"ResourceClaimTemplate {name} does not exist in namespace {namespace}: create it before "
+        f"the pods that use it"
     )
 
 
@@ -487,6 +528,14 @@ def max_runtime_set(kind: str, work_class: str, limit: str) -> str:
     )
 
 
+def pods_one_by_one(kind: str) -> str:
+    """Warn: a workload's pods have no kind of share in common, so that they start one by one."""
+    return line(
+        f"the pods of this {kind} ask for different kinds of GPUs: they wait and start one by one, "
+        f"not together; ask for the same kind to have them start as one"
+    )
+
+
 def option_given(description: str) -> str:
     """Warn: what a GPU request was rewritten to, and how isolated it is."""
     return line(f"fairslice gives {description}")
@@ -585,6 +634,28 @@ def failed_to_start(reason: str, until: str) -> str:
     return line(f"could not start ({reason}): tried again at {until}")
 
 
+def group_disagrees(name: str, sizes: Iterable[int]) -> str:
+    """Wait: the pods of a group don't agree on how many they are."""
+    found = ", ".join(str(size) for size in sorted(sizes))
+    return line(f"the pods of group {name} name different sizes ({found}): make them the same")
+
+
+def group_incomplete(name: str, present: int, size: int) -> str:
+    """Wait: a group starts as one, and not all of its pods exist."""
+    return line(
+        f"group {name} starts as one: {present} of its {size} pods exist; create the others, or "
+        f"lower fairslice.io/pod-group-size"
+    )
+
+
+def group_mixed(name: str) -> str:
+    """Wait: the pods of a group have no kind of share in common."""
+    return line(
+        f"the pods of group {name} ask for different kinds of GPUs and can't start as one: ask for "
+        f"the same kind"
+    )
+
+
 def no_option_left() -> str:
     """Wait: nothing that this cluster offers now serves the request."""
     return line("no node offers what it asks for; it starts when one does")
@@ -673,6 +744,11 @@ def order_name() -> str:
 def order_passes() -> str:
     """Explain an order: the first's class passes everyone."""
     return line("is of a class that may pass everyone")
+
+
+def order_scavenges() -> str:
+    """Explain an order: the other's team has used up a budget and has what nobody else wants."""
+    return line("the other's team has used up its budget and has only what nobody else wants")
 
 
 def order_share(first: float, second: float) -> str:

@@ -18,11 +18,14 @@ from fairslice.requests import ContainerKind, sum_containers
 from fairslice.resource_names import ResourceNameError, parse_resource
 
 __all__ = [
+    "GangNeeds",
     "Misfit",
     "NodeState",
     "Placement",
     "PodNeeds",
+    "SetNeeds",
     "fits_on",
+    "gang_needs",
     "is_plain_extended",
     "place",
     "pod_needs",
@@ -47,6 +50,20 @@ class PodNeeds(Struct, frozen=True, kw_only=True):
     def unconstrained(self) -> bool:
         """Say whether the pod itself leaves the choice of node open."""
         return not self.node_selector and self.affinity is None
+
+
+class SetNeeds(Struct, frozen=True, kw_only=True):
+    """Like pods of a gang: how many, how large in pods of the booking, what one needs."""
+
+    count: int
+    size: int
+    needs: PodNeeds
+
+
+class GangNeeds(PodNeeds, frozen=True, kw_only=True):
+    """What a gang of unlike pods needs. By itself: what one of the booking's pods needs at most."""
+
+    sets: tuple[SetNeeds, ...]
 
 
 class NodeState(Struct, kw_only=True):
@@ -86,10 +103,14 @@ class NodeState(Struct, kw_only=True):
 
 
 class Placement(Struct, frozen=True, kw_only=True):
-    """Where pods go: the index of the option chosen, and pods per node."""
+    """Where pods go: the index of the option chosen, and pods per node.
+
+    `sets` says the same for each set of a gang of unlike pods, in that set's own pods.
+    """
 
     chosen: int
     place: dict[str, int]
+    sets: tuple[dict[str, int], ...] = ()
 
 
 class Misfit(Struct, frozen=True, kw_only=True):
@@ -182,8 +203,11 @@ def place(
 ) -> Placement | Misfit:
     """Find room for all pods at once, on the first option that has it. Changes nothing.
 
-    Of several ways, takes the fewest nodes and leaves the least behind on the last one.
+    Of several ways, takes the fewest nodes and leaves the least behind on the last one. For
+    GangNeeds `count` is not looked at: its sets say how many.
     """
+    if isinstance(needs, GangNeeds):
+        return _place_gang(needs, options, states)
     nodes = list(states)
     closest: tuple[int, Misfit] | None = None
     for chosen, option in enumerate(options):
@@ -201,6 +225,51 @@ def place(
     if closest is None:
         return Misfit(reason="no option is left")
     return closest[1]
+
+
+def gang_needs(sets: Sequence[SetNeeds]) -> PodNeeds:
+    """Join the needs of a workload's pod sets."""
+    if len(sets) == 1 and sets[0].size == 1:
+        return sets[0].needs
+    extended: dict[str, int] = {}
+    for item in sets:
+        for name, amount in item.needs.extended.items():
+            extended[name] = max(extended.get(name, 0), -(-amount // item.size))
+    return GangNeeds(
+        sets=tuple(sets),
+        cpu_milli=max(-(-item.needs.cpu_milli // item.size) for item in sets),
+        memory=max(-(-item.needs.memory // item.size) for item in sets),
+        extended=extended,
+    )
+
+
+def _place_gang(
+    needs: GangNeeds, options: Sequence[Option], states: Iterable[NodeState]
+) -> Placement | Misfit:
+    """Find room for one set after the other: those that choose their nodes, then the largest."""
+    nodes = {state.name: state for state in states}
+    sets = needs.sets
+    order = sorted(range(len(sets)), key=lambda n: (sets[n].needs.unconstrained, -sets[n].size))
+    first: Misfit | None = None
+    for chosen, option in enumerate(options):
+        left, places = dict(nodes), [dict[str, int]() for _ in sets]
+        whole: dict[str, int] = {}
+        for index in order:
+            item, share = sets[index], option.times(sets[index].size)
+            fit = place(item.count, item.needs, [share], left.values())
+            if isinstance(fit, Misfit):
+                first = first or fit
+                break
+            places[index] = fit.place
+            for name, pods in fit.place.items():
+                state = left[name]
+                if state is nodes[name]:
+                    state = left[name] = state.copy()
+                state.take(item.needs, share.offers, pods)
+                whole[name] = whole.get(name, 0) + pods * item.size
+        else:
+            return Placement(chosen=chosen, place=whole, sets=tuple(places))
+    return first or Misfit(reason="no option is left")
 
 
 def _admits(needs: PodNeeds, option: Option, state: NodeState) -> bool:
@@ -237,7 +306,7 @@ def _rooms(
     offers = option.offers
     offering = [node for node in nodes if all(key in node.units for key in offers)]
     if not offering:
-        resource = next(iter(option.units))
+        resource = next(iter(option.units), "devices")
         return 0, Misfit(reason=messages.fit_elsewhere(resource, option.product))
     admitted = [node for node in offering if _admits(needs, option, node)]
     if not admitted:

@@ -8,6 +8,7 @@ __all__ = [
     "ASSIGNMENT",
     "BOOKING",
     "CHECKPOINT_EVERY",
+    "CLAIMED",
     "CLASS",
     "DISRUPTED",
     "GATE",
@@ -49,6 +50,7 @@ GATE = "fairslice.io/queued"  # scheduling gate of a pod in the queue
 # Stamped by fairslice, as annotations unless said otherwise.
 BOOKING = SYSTEM + "booking"  # id of the booking in the ledger
 POD_STAMP = SYSTEM + "pod"  # a pod's own id among those attached to its workload's booking
+CLAIMED = SYSTEM + "claimed"  # id of the workload's booking in which a waiting pod had no place
 STATE = SYSTEM + "state"  # label: a State, lower case, on whatever the queue looks after
 LABEL_MANAGED = SYSTEM + "managed"  # label: "true" on every pod and workload in the books
 USER = SYSTEM + "user"

@@ -108,11 +108,15 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Attachment(Struct, frozen=True, kw_only=True):
-    """The answer to a pod that says it belongs to a released workload."""
+    """The answer to a pod that says it belongs to a released workload.
+
+    `option` is what the pod itself is given, `pod` the stamp that it is known by.
+    """
 
     accepted: bool
     option: Option | None = None
     cause: str = ""
+    pod: str = ""
 
 
 class Held(Struct, frozen=True, kw_only=True):

@@ -64,6 +64,8 @@ _LONG_SECONDS = 2.0
 class _Accepted(Struct, frozen=True):
     accepted: bool
     cause: str = ""
+    size: int = 1
+    pod: str = ""
 
 
 _outcome = msgspec.json.Decoder(Outcome)
@@ -162,12 +164,22 @@ class Ledger(LedgerReader):
         return msgspec.structs.replace(outcome, option=option)
 
     async def attach(
-        self, booking_id: str, *, owner_uid: str, team: str, pod: str, now: float
+        self,
+        booking_id: str,
+        *,
+        owner_uid: str,
+        team: str,
+        pod: str,
+        now: float,
+        units: int = 0,
+        above: Sequence[str] = (),
     ) -> Attachment:
         """Count a pod (named by a stamp of its own) against a released workload's booking.
 
-        The stamp holds for 10 s, then only if `bind_pod` came. Causes of refusal: `gone` (no
-        such booking), `team`, `owner`, `state` (not released), `count` (all pods are there).
+        `units` is what it takes in all, where that may differ from pod to pod; `above` are the
+        kinds of workloads whose pods others than the workload itself own. The stamp holds for
+        10 s, then only if `bind_pod` came. Causes of refusal: `gone` (no such booking), `team`,
+        `owner`, `state` (not released), `size`, `count` (all pods are there).
         """
         reply = await self._scripts.run(
             "attach",
@@ -178,11 +190,17 @@ class Ledger(LedgerReader):
                 "pod": pod,
                 "now": repr(now),
                 "expires": repr(now + _ATTACH_SECONDS),
+                "units": units,
+                "above": above,
             },
         )
         result = _accepted.decode(reply[0])
-        option = decode_record(reply[1]).option if result.accepted else None
-        return Attachment(accepted=result.accepted, option=option, cause=result.cause)
+        if not result.accepted:
+            return Attachment(accepted=False, cause=result.cause)
+        option = decode_record(reply[1]).option
+        if option is not None:
+            option = option.times(result.size)
+        return Attachment(accepted=True, option=option, pod=result.pod)
 
     async def bind(
         self, booking_id: str, *, namespace: str, kind: str, name: str, uid: str

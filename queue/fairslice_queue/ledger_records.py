@@ -43,6 +43,7 @@ class _Ask(Struct, frozen=True):
     options: tuple[Option, ...]
     group: str
     group_revision: str
+    sizes: tuple[int, ...]
 
 
 _encoder = msgspec.json.Encoder()
@@ -65,6 +66,7 @@ def ask_of(booking: Booking) -> str:
         booking.options,
         booking.group,
         booking.group_revision,
+        booking.sizes,
     )
     return blake2b(_encoder.encode(ask), digest_size=8).hexdigest()
 

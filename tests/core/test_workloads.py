@@ -155,12 +155,13 @@ def test_an_elastic_pytorch_job_can_do_with_fewer_workers() -> None:
     assert (count, fewest) == (4, 2)
 
 
-def test_a_train_job_counts_nodes_and_has_no_annotations_of_its_pods() -> None:
+def test_a_train_job_counts_nodes_and_its_pods_are_annotated_through_its_runtime() -> None:
     spec = {"trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {GPU: "8"}}}}
     assert _sets("trainer.kubeflow.org/v1alpha1", "TrainJob", spec) == [("/spec/trainer", 2, 2, 8)]
     adapter = adapter_for("trainer.kubeflow.org/v1alpha1", "TrainJob")
     assert adapter is not None
-    assert adapter.pod_sets({"spec": spec})[0].annotations == ""
+    holder = adapter.pod_sets({"spec": spec})[0].holder
+    assert holder.startswith("/spec/runtimePatches/0/trainingRuntimeSpec/template/")
 
 
 def test_an_app_wrapper_is_read_by_declaration_or_by_what_it_wraps() -> None:
