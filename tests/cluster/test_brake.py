@@ -89,6 +89,9 @@ async def test_work_goes_on_while_the_brake_is_on_and_the_books_know_of_it(
     assert time.monotonic() - before < _SECONDS
     assert report["brake"] == "on"
     assert await entries(scene.api) == []
+    _, page = await _get(fairslice.queue_status, "/")
+    assert "the brake is on since" in page
+    assert "drill" in page
     await team.create(pod("stray", team.namespace, labels=_TRAINING))
     stray = await scene.running("stray", team.namespace)
     assert not any("fairslice.io/" in key for key in stray["metadata"].get("annotations") or ())
