@@ -2,10 +2,11 @@
 
 Rights (DESIGN §3, Preemption): a class that preempts everyone may push out any preemptible
 work of a lower class; one that preempts borrowers may, for work within its team's guarantee,
-push out work of teams that hold more than theirs. Nobody is pushed out within its minRuntime.
+push out what other teams hold beyond theirs. What a team holds although its budget is used up
+may go for any that may push at all. Nobody is pushed out within its minRuntime.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairslice.booking import Booking, Option
@@ -13,6 +14,7 @@ from fairslice.placement import Misfit, NodeState, Placement, PodNeeds, place
 from fairslice.policy import Policy, Team, WorkClass
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import Preempts
+from fairslice_queue.rights import Rights
 from fairslice_queue.tally import Tally
 
 __all__ = ["Candidate", "Contender", "Push", "Victims", "without"]
@@ -88,21 +90,38 @@ class Victims:
         candidates: Iterable[Candidate],
         tally: Tally,
         now: float,
+        rights: Rights | None = None,
     ) -> None:
         self._policy = policy
-        self._teams = teams
+        self._rights = rights or Rights(teams, tally, now)
         self._now = now
         able = [item for item in candidates if self._is_able(item)]
+        self._scavenged = {
+            item.booking.id for item in able if self._rights.has_scavenged(item.booking)
+        }
         self._ordered = sorted(able, key=lambda item: self._cost(item, tally))
 
     def may_push(self, contender: Contender, option: Option, tally: Tally) -> bool:
         """Say whether the work has any right to push others out."""
         preempts = contender.work_class.preempts
-        if preempts is Preempts.EVERYONE:
+        if preempts is Preempts.NOBODY or self._rights.scavenges(contender.booking):
+            return False
+        return bool(self._scavenged) or self._has_claim(contender, option, tally)
+
+    def of_team(self, team: str, pool: str) -> Iterator[Candidate]:
+        """Yield a team's own, cheapest first."""
+        for item in self._ordered:
+            option = item.booking.option
+            if item.booking.team == team and option is not None and option.pool == pool:
+                yield item
+
+    def _has_claim(self, contender: Contender, option: Option, tally: Tally) -> bool:
+        """Say whether its class, or its team's guarantee, lets it push out ordinary work."""
+        if contender.work_class.preempts is Preempts.EVERYONE:
             return True
-        booking, team = contender.booking, contender.team
-        held = tally.pools[team.name, option.pool] + option.milli * booking.pods
-        return preempts is Preempts.BORROWERS and held <= team.quota(option.pool).guaranteed
+        team, pool = contender.team.name, option.pool
+        held = tally.pools[team, pool] + option.milli * contender.booking.pods
+        return held <= self._rights.guaranteed(team, pool)
 
     def choose(
         self,
@@ -180,13 +199,17 @@ class Victims:
         must: list[Candidate] = []
         may: list[Candidate] = []
         offers, left = option.offers.keys(), dict[tuple[str, str], int]()
+        owed = self._owed(contender, option, tally, gone)
+        has_claim = self._has_claim(contender, option, tally)
         for item in self._ordered:
             booking, given = item.booking, item.booking.option
             if booking.id in gone or given is None:
                 continue
             key = (booking.team, given.pool)
             held = left.get(key, tally.pools[key])
-            if not self._has_right(contender, item, held):
+            scavenged = booking.id in self._scavenged and booking.team != contender.team.name
+            claims = has_claim and self._has_right(contender, item, held, owed)
+            if not (scavenged or claims):
                 continue
             own = booking.team == contender.team.name and given.pool == option.pool
             if over > 0 and own and not booking.surge:
@@ -199,11 +222,35 @@ class Victims:
             left[key] = held - (0 if booking.surge else item.milli)
         return must, may
 
-    def _has_right(self, contender: Contender, item: Candidate, held: int) -> bool:
+    def _owed(
+        self, contender: Contender, option: Option, tally: Tally, gone: Container[str]
+    ) -> int:
+        """Count what is still wanted once all that is wholly borrowed has left; in milli-GPU.
+
+        It is one share at least: whoever borrows less owes nothing that would help.
+        """
+        wanted = option.milli * contender.booking.pods
+        offers, left = option.offers.keys(), dict[tuple[str, str], int]()
+        for item in self._ordered:
+            booking, given = item.booking, item.booking.option
+            if booking.id in gone or given is None or offers.isdisjoint(given.offers):
+                continue
+            key = (booking.team, given.pool)
+            rest = left.get(key, tally.pools[key]) - item.milli
+            if booking.team != contender.team.name and rest >= self._guaranteed(booking):
+                left[key] = rest
+                wanted -= item.milli
+        return max(wanted, option.milli // sum(option.units.values()))
+
+    def _has_right(self, contender: Contender, item: Candidate, held: int, owed: int) -> bool:
         booking = item.booking
         if contender.work_class.preempts is Preempts.EVERYONE:
             return booking.rank > contender.booking.rank
-        return booking.team != contender.team.name and held > self._guaranteed(booking)
+        if booking.team == contender.team.name:
+            return False
+        # Work that straddles its team's guarantee goes if the borrowed part is worth it.
+        borrowed = held - self._guaranteed(booking)
+        return borrowed >= min(item.milli, owed)
 
     def _is_able(self, item: Candidate) -> bool:
         booking = item.booking
@@ -214,17 +261,16 @@ class Victims:
         return self._now - item.started >= least
 
     def _guaranteed(self, booking: Booking) -> int:
-        team, option = self._teams.named(booking.team), booking.option
-        if team is None or option is None:
-            return 0
-        return team.quota(option.pool).guaranteed
+        option = booking.option
+        return self._rights.guaranteed(booking.team, option.pool) if option is not None else 0
 
-    def _cost(self, item: Candidate, tally: Tally) -> tuple[int, bool, float, float, str]:
-        """Cheapest first: lowest class, borrowers, least work lost, youngest."""
+    def _cost(self, item: Candidate, tally: Tally) -> tuple[bool, int, bool, float, float, str]:
+        """Cheapest first: what scavenges, lowest class, borrowers, least work lost, youngest."""
         booking, option = item.booking, item.booking.option
         assert option is not None
         left = tally.pools[booking.team, option.pool] - item.milli
         return (
+            booking.id not in self._scavenged,
             -booking.rank,
             left < self._guaranteed(booking),
             item.lost(self._now),

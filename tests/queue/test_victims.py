@@ -47,6 +47,23 @@ def test_work_that_straddles_its_teams_guarantee_is_borrowed_work_too() -> None:
     assert scene.plan().pushed == ["straddles"]
 
 
+def test_a_little_borrowed_elsewhere_does_not_cost_a_team_its_guarantee() -> None:
+    scene = Scene([team("cv", guaranteed=1), team("nlp", guaranteed=2)], [node(gpus=2, slices=1)])
+    scene.hold("owns", team="nlp", gpus=2)
+    scene.hold("slice", team="nlp", options=[option(resource=SLICE, milli=125)])
+    scene.wait("owner", team="cv")
+    assert scene.plan().pushed == []
+
+
+def test_several_borrowers_give_back_together() -> None:
+    teams = [team("cv", guaranteed=2), team("nlp", guaranteed=1), team("hi")]
+    scene = Scene(teams, [node(gpus=3)])
+    scene.hold("straddles", team="nlp", gpus=2)
+    scene.hold("borrowed", team="hi")
+    scene.wait("owner", team="cv", gpus=2)
+    assert scene.plan().pushed != []
+
+
 def test_what_is_wholly_borrowed_goes_before_what_straddles() -> None:
     scene = Scene([team("cv", guaranteed=1), team("nlp", guaranteed=1), team("hi")], [node(gpus=3)])
     scene.hold("straddles", team="nlp", gpus=2, ran=100)
