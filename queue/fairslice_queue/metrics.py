@@ -102,3 +102,8 @@ class QueueMetrics:
         self.leader = Gauge(
             "fairslice_leader", "Whether this process leads the queue.", registry=registry
         )
+        self.brake = Gauge(
+            "fairslice_brake",
+            "1 while the brake keeps fairslice out of the admission path.",
+            registry=registry,
+        )

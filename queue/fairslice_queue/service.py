@@ -10,6 +10,7 @@ import time
 from prometheus_client import CollectorRegistry
 
 from fairslice.booking import Booking
+from fairslice.brake import Brake
 from fairslice.election import LeaderElection
 from fairslice.kube.client import KubeClient
 from fairslice.kube.connection import QUEUE_ACCOUNT, QUEUE_LEASE, connect_as
@@ -54,6 +55,8 @@ class _Queue:
         self._ledger = ledger
         self._registry = CollectorRegistry()
         self._metrics = QueueMetrics(self._registry)
+        self._brake = Brake(client, settings.namespace)
+        self._metrics.brake.set_function(lambda: float(self._brake.on))
         self._watch = Watch(client)
         self._meter = Meter(float(self._watch.policy.half_life))
         self._standing = Standing()
@@ -71,6 +74,7 @@ class _Queue:
             self._registry,
             ledger,
             leads=lambda: self._election.leading,
+            notice=lambda: self._brake.text,
         )
 
     async def run(self) -> None:
@@ -79,6 +83,7 @@ class _Queue:
             # Fail at once, and in one line, where the API server can't be asked at all.
             await self._client.get("/version")
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._brake.run())
                 await self._watch.run(tasks)
                 tasks.create_task(self._mirror_while_following())
                 tasks.create_task(self._campaign())

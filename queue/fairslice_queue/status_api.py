@@ -55,6 +55,7 @@ class StatusApi:
         ledger: Ledger,
         *,
         leads: Callable[[], bool],
+        notice: Callable[[], str] = str,
     ) -> None:
         self._watch = watch
         self._mirror = mirror
@@ -64,6 +65,7 @@ class StatusApi:
         self._registry = registry
         self._ledger = ledger
         self._leads = leads
+        self._notice = notice
 
     @asynccontextmanager
     async def serving(self, address: Address) -> AsyncIterator[None]:
@@ -157,7 +159,7 @@ class StatusApi:
 
     async def _page(self, _: web.Request) -> web.Response:
         rows = queue_rows(self._mirror.books, dict(self._standing.lines), time.time())
-        text = render_page(self._team_rows(), rows[:_MAX_ROWS])
+        text = render_page(self._team_rows(), rows[:_MAX_ROWS], notice=self._notice())
         return web.Response(text=text, content_type="text/html")
 
     async def _scrape(self, _: web.Request) -> web.Response:

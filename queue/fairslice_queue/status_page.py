@@ -20,18 +20,23 @@ th{font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 """
 
 
-def render_page(teams: Sequence[TeamRow], rows: Sequence[QueueRow]) -> str:
-    """Render the whole page."""
+def render_page(teams: Sequence[TeamRow], rows: Sequence[QueueRow], *, notice: str = "") -> str:
+    """Render the whole page; `notice` stands above all else."""
     waiting = sum(1 for row in rows if row.position)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         '<meta http-equiv=refresh content=5><meta name=viewport content="width=device-width">'
         f"<title>fairslice</title><style>{_STYLE}</style>"
-        f"<h1>fairslice</h1><p>{waiting} waiting, {len(rows) - waiting} in the books otherwise."
+        f"<h1>fairslice</h1>{_notice(notice)}"
+        f"<p>{waiting} waiting, {len(rows) - waiting} in the books otherwise."
         ' As JSON: <a href="/queue">queue</a>, <a href="/teams">teams</a>;'
         ' <a href="/metrics">metrics</a>.</p>'
         f"<h2>Teams</h2>{_teams(teams)}<h2>Work</h2>{_work(rows)}</html>"
     )
+
+
+def _notice(text: str) -> str:
+    return f"<p class=state><span class=Preempted>{escape(text)}</span></p>" if text else ""
 
 
 def _teams(teams: Sequence[TeamRow]) -> str:
