@@ -1,6 +1,7 @@
 """Programs that the suite starts and ends: output kept, readiness awaited, killed at will."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 __all__ = ["Program", "Result", "command", "free_port", "run_command"]
 
+_PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 15.0
 _TAIL = 40
 
@@ -24,6 +26,11 @@ def free_port() -> int:
 def command(name: str) -> str:
     """Path of a command of the environment that runs the suite."""
     return str(Path(sys.executable).with_name(name))
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process with the suite, even if that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Program:
@@ -51,6 +58,7 @@ class Program:
                 stderr=log,
                 env=self._env,
                 start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
 
     async def kill(self) -> None:
