@@ -95,7 +95,8 @@ def dominant_share(
 class OrderKey(NamedTuple):
     """The place in line; smaller goes first, term by term.
 
-    `passes` is 0 for a class that passes everyone, 1 for what has waited too long, else 2.
+    `passes` is 0 for a class that passes everyone, 1 for what has waited too long, 3 for what
+    may only have what nobody else wants, else 2.
     `borrowed` is 0 within the team's guarantee. `rank` is the class's. `share` is the team's
     weighted dominant share. `queued_at` is when it first came in line, in Unix seconds.
     """
@@ -117,13 +118,14 @@ def order_key(
     share: float,
     queued_at: float,
     name: str,
+    scavenges: bool = False,
 ) -> OrderKey:
     """Make the key from what is known of a waiting workload.
 
     Shares are compared to nine digits, so that rounding never decides.
     """
     return OrderKey(
-        passes=0 if passes_all else 1 if aged else 2,
+        passes=3 if scavenges else 0 if passes_all else 1 if aged else 2,
         borrowed=0 if within_guarantee else 1,
         rank=rank,
         share=round(share, 9),
@@ -135,6 +137,8 @@ def order_key(
 def explain(first: OrderKey, second: OrderKey) -> str:
     """Say why one goes before the other: the first term that differs."""
     if first.passes != second.passes:
+        if second.passes == 3:
+            return messages.order_scavenges()
         return messages.order_passes() if first.passes == 0 else messages.order_aged()
     if first.borrowed != second.borrowed:
         return messages.order_guarantee()

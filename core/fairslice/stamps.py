@@ -17,6 +17,7 @@ __all__ = [
     "HOLD",
     "LABEL_MANAGED",
     "MANIFEST",
+    "ORDER",
     "POD_GROUP",
     "POD_GROUP_SIZE",
     "POD_STAMP",
@@ -44,6 +45,7 @@ CHECKPOINT_EVERY = "fairslice.io/checkpoint-every"
 POD_GROUP = "fairslice.io/pod-group"
 POD_GROUP_SIZE = "fairslice.io/pod-group-size"
 HOLD = "fairslice.io/hold"
+ORDER = "fairslice.io/order"  # a team's own order: a whole number, smaller goes first
 
 GATE = "fairslice.io/queued"  # scheduling gate of a pod in the queue
 

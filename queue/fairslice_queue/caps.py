@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from fairslice.booking import Booking, Option
 from fairslice.policy import Team
@@ -27,10 +28,10 @@ class Excess:
     asked: int
 
 
-def limits_of(team: Team, work_class: str, options: Iterable[Option]) -> Limits:
-    """Collect the caps that a booking with these options must keep."""
+def limits_of(team: Team, work_class: str, options: Iterable[Option], now: float = inf) -> Limits:
+    """Collect the caps that a booking with these options must keep, loans that run included."""
     options = tuple(options)
-    pools = {option.pool: team.quota(option.pool).limit for option in options}
+    pools = {option.pool: team.limit(option.pool, now) for option in options}
     named = {resource for option in options for resource in option.units}
     largest = max((limit for limit in pools.values() if limit is not None), default=0)
     return Limits(

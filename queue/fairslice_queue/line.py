@@ -11,6 +11,7 @@ from fairslice.placement import PodNeeds
 from fairslice.policy import Policy, Team
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import Preempts, WithinTeam
+from fairslice_queue.rights import Rights
 from fairslice_queue.tally import Tally
 
 __all__ = ["Line", "Waiting"]
@@ -44,7 +45,9 @@ class Line:
         tally: Tally,
         shares: Mapping[str, float],
         now: float,
+        rights: Rights | None = None,
     ) -> None:
+        self._rights = rights or Rights(teams, tally, now)
         self._policy = policy
         self._teams = teams
         self._tally = tally
@@ -83,6 +86,7 @@ class Line:
         return order_key(
             passes_all=self._passes_all(booking),
             aged=self._aged(booking),
+            scavenges=self._rights.scavenges(booking),
             within_guarantee=self._within_guarantee(item, team),
             rank=booking.rank,
             share=self._shares.get(team.name, 0.0),
@@ -113,7 +117,13 @@ class Line:
 
     def _first_come(self, item: Waiting) -> tuple[int, int, int, float, str]:
         booking = item.booking
-        passes = 0 if self._passes_all(booking) else 1 if self._aged(booking) else 2
+        passes = 2
+        if self._rights.scavenges(booking):
+            passes = 3
+        elif self._passes_all(booking):
+            passes = 0
+        elif self._aged(booking):
+            passes = 1
         return (passes, booking.rank, item.order, booking.queued_at, booking.id)
 
     def _passes_all(self, booking: Booking) -> bool:
@@ -129,7 +139,8 @@ class Line:
             booking = item.booking
             asks = tuple({(o.pool, o.milli * booking.pods): None for o in booking.options})
             self._asks[item.shape] = asks
-        pools = self._tally.pools
+        pools, rights = self._tally.pools, self._rights
         return any(
-            pools[team.name, pool] + milli <= team.quota(pool).guaranteed for pool, milli in asks
+            pools[team.name, pool] + milli <= rights.guaranteed(team.name, pool)
+            for pool, milli in asks
         )

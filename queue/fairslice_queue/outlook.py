@@ -1,24 +1,28 @@
 """The planner's state, drawn from watch, books and meter."""
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import json
 
 from fairslice import stamps
 from fairslice.booking import Booking
+from fairslice.budgets import Stop, stops_of
 from fairslice.fairshare import ENTRY_SECONDS, PoolWeight, dominant_share
 from fairslice.placement import PodNeeds
-from fairslice.v1alpha1.scalars import duration_seconds
+from fairslice.v1alpha1.scalars import Mode, duration_seconds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.books import Books
 from fairslice_queue.planner import PlanState, Waiting
+from fairslice_queue.spending import budget_states
 from fairslice_queue.usage import Meter
 from fairslice_queue.victims import Candidate
 from fairslice_queue.watching import Watch
 
 __all__ = ["Outlook", "pool_weights", "team_shares"]
+
+_JUDGE_SECONDS = 1.0
 
 
 class Outlook:
@@ -29,6 +33,8 @@ class Outlook:
         self._meter = meter
         # By booking: what was read, of which booking and which object's annotations and needs.
         self._read: dict[str, tuple[Booking, object, object, Waiting]] = {}
+        self._stops: dict[str, tuple[Stop, ...]] = {}
+        self._judged: tuple[float, object, object] = (0.0, None, None)
 
     def draw(
         self,
@@ -70,18 +76,30 @@ class Outlook:
             share_of_milli={
                 pool: dominant_share({pool: 1.0}, weights, 1, half_life) for pool in weights
             },
+            stops=self._budgets_gone(now),
+            capacity={pool: weight.capacity for pool, weight in weights.items()},
         )
 
+    def _budgets_gone(self, now: float) -> Mapping[str, Sequence[Stop]]:
+        """Find the budgets that are gone, anew every second."""
+        watch, spending = self._watch, self._meter.spending
+        at, policy, teams = self._judged
+        if policy is watch.policy and teams is watch.teams and 0 <= now - at < _JUDGE_SECONDS:
+            return self._stops
+        self._judged = (now, watch.policy, watch.teams)
+        spending.use_policy(watch.policy, now)
+        self._stops = {}
+        for team in watch.teams.teams:
+            if team.budgets and watch.policy.modes_for(team).quota is Mode.ENFORCE:
+                states = budget_states(team, watch.policy, spending, now)
+                if stops := stops_of(team.name, states, watch.policy.zone):
+                    self._stops[team.name] = stops
+        return self._stops
+
     def _waiting(self, booking: Booking, held_back: tuple[float, str] | None) -> Waiting | None:
-        workload = self._watch.workload_of(booking.id)
-        if workload is not None:
-            annotations, needs = workload.annotations, workload.needs
-        else:
-            pod = next(iter(self._watch.pods_of(booking.id).values()), None)
-            if pod is None:
-                return None
-            annotations, needs = pod.annotations, pod.needs
-        if not booking.options or annotations.get(stamps.HOLD) == "true":
+        needs = self._watch.needs_of(booking.id)
+        annotations = self._watch.annotations_of(booking.id)
+        if needs is None or not booking.options or annotations.get(stamps.HOLD) == "true":
             return None
         found = self._read.get(booking.id)
         if (
@@ -95,6 +113,7 @@ class Outlook:
                 needs=needs,
                 shape=_shape(booking, needs),
                 runtime=_seconds(annotations.get(stamps.RUNTIME)),
+                order=_order(annotations.get(stamps.ORDER)),
             )
             self._read[booking.id] = (booking, annotations, needs, item)
         else:
@@ -106,17 +125,12 @@ class Outlook:
 
 def _candidate(watch: Watch, booking: Booking, leaving: Container[str]) -> Candidate:
     pods = watch.pods_of(booking.id).values()
-    workload = watch.workload_of(booking.id)
-    if workload is not None:
-        annotations = workload.annotations
-    else:
-        annotations = next((pod.annotations for pod in pods), {})
     started = [pod.started for pod in pods if pod.started and not pod.ended]
     return Candidate(
         booking=booking,
         needs=watch.needs_of(booking.id) or PodNeeds(),
         started=min(started, default=booking.since),
-        checkpoint_every=_seconds(annotations.get(stamps.CHECKPOINT_EVERY)),
+        checkpoint_every=_seconds(watch.annotations_of(booking.id).get(stamps.CHECKPOINT_EVERY)),
         leaving=booking.state.leaves or booking.id in leaving,
     )
 
@@ -169,6 +183,16 @@ def _shape(booking: Booking, needs: PodNeeds) -> bytes:
     return json.encode(
         (booking.pods, [(o.pool, o.product, o.units) for o in booking.options], needs)
     )
+
+
+def _order(text: str | None) -> int:
+    """Read the lead's order; what can't be read was not given."""
+    if not text or len(text) > 9:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        return 0
 
 
 def _seconds(text: str | None) -> float:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from fairslice import messages
-from fairslice.booking import Booking
+from fairslice.booking import Booking, Option
+from fairslice.budgets import Stop
 from fairslice.fairshare import entry_penalty
 from fairslice.placement import Misfit, NodeState, Placement, place
 from fairslice.policy import Policy, Team, WorkClass
@@ -23,6 +24,8 @@ from fairslice_queue.actions import Action, Explain, Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import Limits
 from fairslice_queue.caps import Excess, excess, limits_of
 from fairslice_queue.line import Line, Waiting
+from fairslice_queue.quota_cuts import over_limit
+from fairslice_queue.rights import Rights
 from fairslice_queue.room import Room
 from fairslice_queue.tally import Tally
 from fairslice_queue.victims import Candidate, Contender, Push, Victims
@@ -36,7 +39,8 @@ class PlanState:
 
     `shares` are weighted dominant shares by team; `claims` are placements kept for work whose
     victims are on their way out; `share_of_milli` is what one milli-GPU held for a second adds
-    to a share of weight 1, by pool.
+    to a share of weight 1, by pool. `stops` are the budgets that are gone, by team; `capacity`
+    is milli-GPU by pool.
     """
 
     policy: Policy
@@ -48,6 +52,8 @@ class PlanState:
     shares: Mapping[str, float] = field(default_factory=dict)
     claims: Mapping[str, Reserve] = field(default_factory=dict)
     share_of_milli: Mapping[str, float] = field(default_factory=dict)
+    stops: Mapping[str, Sequence[Stop]] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan(state: PlanState, now: float) -> list[Action]:
@@ -65,11 +71,15 @@ class _Waits:
 
 @dataclass(slots=True)
 class _Caps:
-    """Which options the team's caps leave open, and what the closed ones exceed them by."""
+    """Which options the team's caps leave open, and what the closed ones exceed them by.
+
+    `closed` is why others may not be had, if it isn't for a cap.
+    """
 
     eligible: list[int]
     broken: Excess | None
     over: dict[int, int]
+    closed: str = ""
 
 
 class _Round:
@@ -81,9 +91,12 @@ class _Round:
         self._policy = state.policy
         self._tally = state.tally.copy()
         self._shares = dict(state.shares)
-        self._line = Line(state.policy, state.teams, self._tally, self._shares, now)
+        self._rights = Rights(state.teams, self._tally, now, state.stops, state.capacity)
+        self._line = Line(state.policy, state.teams, self._tally, self._shares, now, self._rights)
         self._room = Room(state.nodes, state.candidates)
-        self._victims = Victims(state.policy, state.teams, state.candidates, self._tally, now)
+        self._victims = Victims(
+            state.policy, state.teams, state.candidates, self._tally, now, self._rights
+        )
         self._by_id = {item.booking.id: item for item in state.waiting}
         self._kept: dict[str, Reserve] = {}
         self._counted: set[str] = set()
@@ -103,6 +116,7 @@ class _Round:
             self._claim(claim)
 
     def run(self) -> Iterator[Action]:
+        yield from self._cut_down()
         waits: list[tuple[Booking, _Waits]] = []
         for item, team in self._line.walk(self._state.waiting):
             outcome = self._decide(item, team)
@@ -157,6 +171,8 @@ class _Round:
                 yield self._release(item, team, fit)
                 return
             why = _Waits(messages.waits_for_room(fit.reason))
+        elif caps.closed:
+            why = _Waits(caps.closed, capped=True)
         elif caps.broken is None:
             yield _Waits(messages.no_option_left())
             return
@@ -178,6 +194,10 @@ class _Round:
         caps = _Caps([], None, {})
         passes_all = self._passes_all(self._class(booking))
         for index, option in enumerate(booking.options):
+            closed = self._closed(booking, option)
+            if closed:
+                caps.closed = caps.closed or closed
+                continue
             found = excess(booking, option, limits, self._tally, replaces=replaces)
             if found is None:
                 caps.eligible.append(index)
@@ -189,12 +209,23 @@ class _Round:
                 caps.over[index] = max(0, over - self._leaving[team.name, option.pool])
         return caps
 
+    def _closed(self, booking: Booking, option: Option) -> str:
+        """Say why an option may not be had now, whatever is free; empty if it may."""
+        team, pool, asked = booking.team, option.pool, option.milli * booking.pods
+        stop = self._rights.stop(team, pool)
+        if stop is not None and not (stop.scavenges and self._rights.scavenges(booking)):
+            return stop.reason
+        unlent = self._rights.unlent(team, pool, asked)
+        return messages.guarantee_kept(pool, *unlent) if unlent is not None else ""
+
     def _limits_of(self, item: Waiting, team: Team) -> Limits:
         booking = item.booking
         key = (team.name, booking.work_class, item.shape)
         limits = self._limits.get(key)
         if limits is None:
-            limits = self._limits[key] = limits_of(team, booking.work_class, booking.options)
+            limits = self._limits[key] = limits_of(
+                team, booking.work_class, booking.options, self._now
+            )
         return limits
 
     def _class(self, booking: Booking) -> WorkClass | None:
@@ -291,17 +322,31 @@ class _Round:
     def _preempt(self, booking: Booking, contender: Contender, push: Push) -> Iterator[Preempt]:
         self._room.leave(push.victims)
         for victim in push.victims:
-            self._pushed.add(victim.booking.id)
-            self._count_leaving(victim)
-            theirs = self._class(victim.booking)
-            yield Preempt(
-                victim=victim.booking.id,
-                beneficiary=booking.id,
-                rule=_rule(contender, victim.booking),
-                lost_seconds=victim.lost(self._now),
-                notice=theirs.notice if theirs is not None else 0,
-                grace=theirs.grace if theirs is not None else 30,
-            )
+            scavenged = self._rights.has_scavenged(victim.booking)
+            rule = _rule(contender, victim.booking, scavenged=scavenged)
+            yield self._push_out(victim, booking.id, rule)
+
+    def _push_out(self, victim: Candidate, beneficiary: str, rule: str) -> Preempt:
+        self._pushed.add(victim.booking.id)
+        self._count_leaving(victim)
+        theirs = self._class(victim.booking)
+        return Preempt(
+            victim=victim.booking.id,
+            beneficiary=beneficiary,
+            rule=rule,
+            lost_seconds=victim.lost(self._now),
+            notice=theirs.notice if theirs is not None else 0,
+            grace=theirs.grace if theirs is not None else 30,
+        )
+
+    def _cut_down(self) -> Iterator[Preempt]:
+        """Push out what teams hold beyond limits that were lowered, where they say so."""
+        tally = self._state.tally
+        for victim, rule in over_limit(
+            self._state.teams, tally, self._victims, self._leaving, self._now
+        ):
+            self._room.leave([victim])
+            yield self._push_out(victim, "", rule)
 
     def _is_long(self, booking: Booking) -> bool:
         return self._now - booking.queued_at >= self._policy.reserve_after
@@ -358,8 +403,10 @@ def _over_cap(team: Team, broken: Excess) -> _Waits:
     return _Waits(reason, capped=True)
 
 
-def _rule(contender: Contender, victim: Booking) -> str:
+def _rule(contender: Contender, victim: Booking, *, scavenged: bool) -> str:
     work_class = contender.work_class
+    if scavenged:
+        return messages.rule_scavenger(victim.team)
     if work_class.preempts is Preempts.EVERYONE:
         return messages.rule_class(work_class.name, victim.work_class or "unclassified")
     return messages.rule_borrower(victim.work_class or "unclassified", contender.team.name)

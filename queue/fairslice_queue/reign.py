@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
+from fairslice import stamps
 from fairslice.booking import State
 from fairslice.kube.client import KubeClient, Unreachable
 from fairslice_queue.actions import Explain, Preempt, Release, Reserve
@@ -229,7 +230,8 @@ class Reign:
 
     async def _explain(self, action: Explain) -> None:
         seat = self._seat
-        seat.standing.explain(seat.mirror.books.get(action.booking), action)
+        shown = seat.watch.annotations_of(action.booking).get(stamps.STATUS, "")
+        seat.standing.explain(seat.mirror.books.get(action.booking), action, shown)
         if action.capped != self._blocked.get(action.booking):
             # What only its own team's caps hold up must not keep others from the fast path.
             await seat.ledger.block(seat.epoch, action.booking, blocked=action.capped)
@@ -246,7 +248,7 @@ class Reign:
             booking.id,
             chosen=action.chosen,
             place=action.place,
-            limits=limits_of(team, booking.work_class, booking.options),
+            limits=limits_of(team, booking.work_class, booking.options, now),
             now=now,
         )
         if outcome.verdict is not Verdict.BOOKED:

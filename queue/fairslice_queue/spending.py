@@ -33,12 +33,16 @@ class Spending:
 
     def __init__(self) -> None:
         self._accounts: dict[str, dict[str, _Account]] = {}
+        self._policy: Policy | None = None
         self._zone: tzinfo = UTC
         self._prices: Mapping[str, Prices] = {}
         self._spans: dict[Period, Span] = {}
 
     def use_policy(self, policy: Policy, now: float) -> None:
         """Go by a policy's time zone and prices from now on; what was charged stays."""
+        if policy is self._policy:
+            return
+        self._policy = policy
         prices = {pool.name: pool.prices for pool in policy.pools}
         if prices == self._prices and policy.zone == self._zone:
             return

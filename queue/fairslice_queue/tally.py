@@ -10,13 +10,17 @@ __all__ = ["Tally"]
 
 @dataclass(slots=True)
 class Tally:
-    """Holdings by team and pool, class, user; units by team and resource."""
+    """Holdings by team and pool, class, user; units by team and resource.
+
+    `in_pool` is what everybody holds of a pool, surge included.
+    """
 
     pools: Counter[tuple[str, str]] = field(default_factory=Counter)
     surge: Counter[tuple[str, str]] = field(default_factory=Counter)
     classes: Counter[tuple[str, str]] = field(default_factory=Counter)
     users: Counter[tuple[str, str]] = field(default_factory=Counter)
     resources: Counter[tuple[str, str]] = field(default_factory=Counter)
+    in_pool: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> "Tally":
         """Copy, to count on from here without touching the original."""
@@ -26,11 +30,13 @@ class Tally:
             self.classes.copy(),
             self.users.copy(),
             self.resources.copy(),
+            self.in_pool.copy(),
         )
 
     def add(self, booking: Booking, option: Option, sign: int = 1) -> None:
         """Count all pods of a booking as holding an option (sign -1: no more)."""
         milli = sign * option.milli * booking.pods
+        self.in_pool[option.pool] += milli
         if booking.surge:  # a rollout's extra pods count towards no cap
             self.surge[booking.team, option.pool] += milli
             return

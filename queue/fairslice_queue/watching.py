@@ -24,8 +24,18 @@ from fairslice.v1alpha1.resources import (
     SharingPolicyResource,
     TeamResource,
 )
+from fairslice.workloads import Adapter
 from fairslice_queue.books import Books
-from fairslice_queue.facts import PodFacts, WorkloadFacts, job_facts, pod_facts
+from fairslice_queue.custom_kinds import CustomKinds
+from fairslice_queue.facts import (
+    CustomObject,
+    PodFacts,
+    WorkloadFacts,
+    job_facts,
+    pod_facts,
+    workload_facts,
+)
+from fairslice_queue.object_paths import ObjectPaths
 from fairslice_queue.restarts import StoredManifest
 
 __all__ = ["Watch"]
@@ -62,6 +72,9 @@ class Watch:
         self._on_node: defaultdict[str, dict[str, PodNeeds]] = defaultdict(dict)
         self._unbooked: set[str] = set()
         self._gone: dict[str, None] = {}
+        self._grouped: defaultdict[str, set[str]] = defaultdict(set)
+        self.paths = ObjectPaths()
+        self._custom = CustomKinds(client, self.paths, self._on_custom)
         self._nodes = Reflector(client, "/api/v1/nodes", Node)
         self._pods = Reflector(client, "/api/v1/pods", Pod)
         self._jobs = Reflector(
@@ -87,11 +100,13 @@ class Watch:
         """Start all reflectors in a task group."""
         for reflector in self._reflectors:
             tasks.create_task(reflector.run())
+        tasks.create_task(self._custom.run())
 
     async def synced(self) -> None:
         """Wait until everything has been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
+        await self._custom.synced()
 
     @property
     def is_synced(self) -> bool:
@@ -127,6 +142,17 @@ class Watch:
     def pods_of(self, booking_id: str) -> Mapping[str, PodFacts]:
         """Find the pods that carry a booking's stamp, by key."""
         return self._pods_of.get(booking_id, {})
+
+    def annotations_of(self, booking_id: str) -> Mapping[str, str]:
+        """Read the annotations of a booking's object."""
+        workload = self._workload_of.get(booking_id)
+        if workload is not None:
+            return workload.annotations
+        return next((pod.annotations for pod in self.pods_of(booking_id).values()), {})
+
+    def group_members(self, group: str) -> tuple[PodFacts, ...]:
+        """List the pods of a pod group, ended ones too."""
+        return tuple(self.pods[key] for key in self._grouped.get(group, ()))
 
     def is_gone(self, uid: str) -> bool:
         """Say whether an object was seen, and then seen to be deleted."""
@@ -240,6 +266,8 @@ class Watch:
             self._touch("")
         elif facts.ended:
             self.changed.set()
+        if facts.group:
+            self._grouped[facts.group].add(key)
         if facts.stamp and facts.ended:
             self.detached.add((facts.booking, facts.stamp))
 
@@ -252,6 +280,11 @@ class Watch:
             self.strangers[facts.uid] = key
         if facts.node:
             self._on_node[facts.node].pop(key, None)
+        if facts.group:
+            members = self._grouped[facts.group]
+            members.discard(key)
+            if not members:
+                del self._grouped[facts.group]
         if deleted:
             _remember(self._gone, facts.uid, None)
             if facts.stamp:
@@ -266,15 +299,26 @@ class Watch:
             self._touch(facts.booking)
 
     def _on_job(self, old: Job | None, new: Job | None) -> None:
+        self._on_workload("Job", old, job_facts(new) if new is not None else None)
+
+    def _on_custom(
+        self, adapter: Adapter, old: CustomObject | None, new: CustomObject | None
+    ) -> None:
+        facts = workload_facts(adapter, new) if new is not None else None
+        self._on_workload(adapter.kind.kind, old, facts)
+
+    def _on_workload(
+        self, kind: str, old: Job | CustomObject | None, facts: WorkloadFacts | None
+    ) -> None:
         if old is not None:
-            before = self.workloads.pop(job_facts(old).key, None)
+            key = f"{kind}/{old.metadata.namespace}/{old.metadata.name}"
+            before = self.workloads.pop(key, None)
             if before is not None:
                 self._workload_of.pop(before.booking, None)
-                if new is None:
+                if facts is None:
                     _remember(self._gone, before.uid, None)
                 self._touch(before.booking)
-        if new is not None:
-            facts = job_facts(new)
+        if facts is not None:
             self.workloads[facts.key] = facts
             if facts.booking:
                 self._workload_of[facts.booking] = facts
@@ -284,7 +328,7 @@ class Watch:
         teams: list[Team] = []
         for item in self._teams.store.values():
             try:
-                teams.append(Team.compile(item.metadata.name, item.metadata.uid, item.spec))
+                teams.append(self._compiled(item))
             except PolicyError as error:
                 # Admission refuses such a team; one that got past it has no rights.
                 _log.error("team %s is left out: %s", item.metadata.name, error)
@@ -296,14 +340,21 @@ class Watch:
         self.look_at_strangers()
         self.changed.set()
 
+    def _compiled(self, item: TeamResource) -> Team:
+        meta = item.metadata
+        return Team.compile(meta.name, meta.uid, item.spec, self.policy.zone)
+
     def _on_policy(self, _old: object, _new: object) -> None:
         resource = self._policies.get(POLICY_NAME)
         spec = resource.spec if resource is not None else SharingPolicySpec()
+        zone = self.policy.zone
         try:
             self.policy = Policy.compile(spec)
         except PolicyError as error:
             _log.error("the policy is left as it was: %s", error)
             return
+        if self.policy.zone != zone:
+            self._on_team_change(None, None)  # loans end at midnight there
         self.inventory = Inventory.build(
             self._nodes.store.values(), self.policy, before=self.inventory
         )

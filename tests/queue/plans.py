@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import convert, json, structs
 
 from fairslice.booking import Booking, Option, Ref, State
+from fairslice.budgets import Stop
 from fairslice.placement import NodeState, PodNeeds
 from fairslice.policy import Policy, Team
 from fairslice.teams import TeamIndex
@@ -114,6 +115,8 @@ class Scene:
     checkpoints: dict[str, float] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
     orders: dict[str, int] = field(default_factory=dict)
+    stops: dict[str, tuple[Stop, ...]] = field(default_factory=dict)
+    capacity: dict[str, int] = field(default_factory=dict)
 
     def wait(self, *names: str, **fields: Any) -> "Scene":
         for number, name in enumerate(names):
@@ -156,6 +159,8 @@ class Scene:
             shares=self.shares,
             claims=self.claims,
             share_of_milli={"a100": 1e-9, "t4": 1e-9},
+            stops=self.stops,
+            capacity=self.capacity,
         )
 
     def needs_of(self, held: Booking) -> PodNeeds:

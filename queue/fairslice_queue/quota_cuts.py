@@ -1,0 +1,49 @@
+"""Whom to push out where a team holds more than its limit, because that was lowered."""
+
+from collections.abc import Iterator, Mapping
+
+from fairslice import messages
+from fairslice.teams import TeamIndex
+from fairslice.v1alpha1.team import QuotaCut
+from fairslice_queue.tally import Tally
+from fairslice_queue.victims import Candidate, Victims
+
+__all__ = ["over_limit"]
+
+
+def over_limit(
+    teams: TeamIndex,
+    tally: Tally,
+    victims: Victims,
+    leaving: Mapping[tuple[str, str], int],
+    now: float,
+) -> Iterator[tuple[Candidate, str]]:
+    """Choose whom to push out, and say why, for teams that want it so.
+
+    Of those who may be pushed out at all, the cheapest go first. `leaving` is what is on its
+    way out already, in milli-GPU by team and pool.
+    """
+    over: dict[tuple[str, str], tuple[int, str]] = {}
+    for team in teams.teams:
+        if team.on_quota_cut is not QuotaCut.EVICT:
+            continue
+        for pool in {pool for name, pool in tally.pools if name == team.name}:
+            key = (team.name, pool)
+            held, limit = tally.pools[key] - leaving.get(key, 0), team.limit(pool, now)
+            if limit is not None and held > limit:
+                rule = messages.rule_quota_cut(team.name, pool, held, limit)
+                over[key] = (held - limit, rule)
+    for key, (excess, rule) in over.items():
+        chosen: list[Candidate] = []
+        for item in victims.of_team(*key):
+            if excess <= 0:
+                break
+            chosen.append(item)
+            excess -= item.milli
+        # Whoever turns out not to be needed stays.
+        for item in list(chosen):
+            if excess + item.milli <= 0:
+                chosen.remove(item)
+                excess += item.milli
+        for item in chosen:
+            yield item, rule

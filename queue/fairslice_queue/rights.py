@@ -1,0 +1,87 @@
+"""What teams may do in pools just now: budgets that are gone, guarantees that are not lent."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from fairslice.booking import Booking
+from fairslice.budgets import Stop, stop_for
+from fairslice.teams import TeamIndex
+from fairslice_queue.tally import Tally
+
+__all__ = ["Rights"]
+
+_NONE: Sequence[Stop] = ()
+
+
+class Rights:
+    """Rights at one time. `tally` may change meanwhile; `capacity` is milli-GPU by pool."""
+
+    def __init__(
+        self,
+        teams: TeamIndex,
+        tally: Tally,
+        now: float,
+        stops: Mapping[str, Sequence[Stop]] | None = None,
+        capacity: Mapping[str, int] | None = None,
+    ) -> None:
+        self._teams = teams
+        self._tally = tally
+        self._now = now
+        self._stops = stops or {}
+        self._capacity = capacity or {}
+        # Those who keep a part of their guarantee to themselves, by pool.
+        self._keepers: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for team in teams.teams:
+            for pool, quota in team.quotas.items():
+                if quota.kept:
+                    self._keepers[pool].append((team.name, quota.kept))
+
+    def stop(self, team: str, pool: str) -> Stop | None:
+        """Find the budget that is gone for new work of a team in a pool."""
+        stops = self._stops.get(team, _NONE)
+        return stop_for(stops, pool, self._now) if stops else None
+
+    def scavenges(self, booking: Booking) -> bool:
+        """Say whether waiting work may only have what nobody else wants."""
+        if booking.team not in self._stops:
+            return False
+        found = [self.stop(booking.team, option.pool) for option in booking.options]
+        return None not in found and any(stop is not None and stop.scavenges for stop in found)
+
+    def has_scavenged(self, booking: Booking) -> bool:
+        """Say whether a holder has only what nobody else wants."""
+        option = booking.option
+        stop = self.stop(booking.team, option.pool) if option is not None else None
+        return stop is not None and stop.scavenges
+
+    def guaranteed(self, team: str, pool: str) -> int:
+        """Return what a team always gets back, in milli-GPU: nothing once it scavenges."""
+        found = self._teams.named(team)
+        if found is None:
+            return 0
+        guaranteed = found.quota(pool).guaranteed
+        if guaranteed and team in self._stops:
+            stop = self.stop(team, pool)
+            if stop is not None and stop.scavenges:
+                return 0
+        return guaranteed
+
+    def unlent(self, team: str, pool: str, asked: int) -> tuple[int, int] | None:
+        """Say what forbids borrowing so much: what is free, and what of it is kept by others.
+
+        None: it is within the team's own guarantee, or enough stays free.
+        """
+        keepers = self._keepers.get(pool)
+        capacity = self._capacity.get(pool)
+        if not keepers or capacity is None:
+            return None
+        tally = self._tally
+        if tally.pools[team, pool] + asked <= self.guaranteed(team, pool):
+            return None
+        kept = sum(
+            max(0, milli - tally.pools[name, pool] - tally.surge[name, pool])
+            for name, milli in keepers
+            if name != team
+        )
+        free = max(0, capacity - tally.in_pool[pool])
+        return (free, kept) if asked > free - kept and kept else None
