@@ -1,8 +1,8 @@
 """The queue's leader over a long line, in a process of its own so that its memory is its own.
 
-Reads an `Order` as JSON from stdin, writes `Found` to stdout. All of the leader's real parts
-are at work (watch, mirror, ledger on a real Redis, planner, dispatcher, standing); only the
-API server is a stub.
+Reads an `Order` as JSON from stdin, writes `Found` as MessagePack to stdout. All of the
+leader's real parts are at work (watch, mirror, ledger on a real Redis, planner, dispatcher,
+standing); only the API server is a stub.
 """
 
 import asyncio
@@ -238,7 +238,7 @@ def main() -> None:
     """Measure what stdin orders."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.stdout.buffer.write(msgspec.json.encode(runner.run(_run(order))))
+        sys.stdout.buffer.write(msgspec.msgpack.encode(runner.run(_run(order))))
 
 
 if __name__ == "__main__":

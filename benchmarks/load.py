@@ -1,8 +1,8 @@
 """A load generator of its own process: keep-alive connections over TLS, next to no work each.
 
-Reads a `Plan` as JSON from stdin and writes a `Result` to stdout. Closed loop: each connection
-sends again as soon as it has its answer. Open loop: requests fall due at a fixed rate, and a
-latency counts from when its request was due, so that a stall delays none of them unseen.
+Reads a `Plan` as JSON from stdin and writes a `Result` as MessagePack to stdout. Closed loop:
+each connection sends again as soon as it has its answer. Open loop: requests fall due at a
+fixed rate, and a latency counts from when its request was due, so that no stall stays unseen.
 """
 
 import asyncio
@@ -201,7 +201,7 @@ def main() -> None:
     if plan.core is not None:
         os.sched_setaffinity(0, {plan.core})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.stdout.buffer.write(msgspec.json.encode(runner.run(_Load(plan).run())))
+        sys.stdout.buffer.write(msgspec.msgpack.encode(runner.run(_Load(plan).run())))
 
 
 if __name__ == "__main__":

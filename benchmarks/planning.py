@@ -61,7 +61,7 @@ async def _measure(queued: int, teams: int, seconds: float) -> Found:
             out, _ = await process.communicate(msgspec.json.encode(order))
             if process.returncode:
                 raise RuntimeError("the queue failed; see above")
-            return msgspec.json.decode(out, type=Found)
+            return msgspec.msgpack.decode(out, type=Found)
 
 
 def _tell(report: Report, queued: int, teams: int, found: Found) -> None:

@@ -82,7 +82,7 @@ def _node(number: int) -> Node:
         "kubernetes.io/hostname": name,
         "nvidia.com/gpu.product": _PRODUCT,
         "nvidia.com/gpu.memory": "81920",
-        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.count": str(_UNITS),
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/mig.strategy": "mixed",
     }

@@ -1,7 +1,8 @@
 """What answers reviews while admission is measured, each in a process of its own.
 
-`floor` is a constant-reply server: aiohttp without routing, on TLS, reading the body; the
-least that any webhook on this stack does. `webhook` is the webhook itself with its ledger; its
+`floor` is a constant-reply server on TLS that reads the body: an aiohttp application of one
+route, as its documentation has it. `bare` is the same without application and routing, which
+is the least that aiohttp can do. `webhook` is the webhook itself with its ledger; its
 view stands still, for watches are not what is measured.
 """
 
@@ -47,6 +48,7 @@ class Part(StrEnum):
     """What a process is."""
 
     FLOOR = "floor"
+    BARE = "bare"
     WEBHOOK = "webhook"
 
 
@@ -143,8 +145,17 @@ def _request(
 
 
 async def _serve_floor(tls: ssl.SSLContext) -> None:
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_post(f"/{SECRET}/mutate", _constant)
+    await _serve_constant(web.AppRunner(app, access_log=None), tls)
+
+
+async def _serve_bare(tls: ssl.SSLContext) -> None:
     server = web.Server(_constant, request_factory=_request, access_log=None)
-    runner = web.ServerRunner(server)
+    await _serve_constant(web.ServerRunner(server), tls)
+
+
+async def _serve_constant(runner: web.BaseRunner, tls: ssl.SSLContext) -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls, backlog=1024).start()
     _tell(_Ports(runner.addresses[0][1]))
@@ -176,10 +187,13 @@ def main() -> None:
     serving = ServingContext()
     serving.load(order.certificate.leaf.encode(), order.certificate.key.encode())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if order.part is Part.FLOOR:
-            runner.run(_serve_floor(serving.context))
-        else:
-            runner.run(_serve_webhook(serving.context, order.redis_url))
+        match order.part:
+            case Part.FLOOR:
+                runner.run(_serve_floor(serving.context))
+            case Part.BARE:
+                runner.run(_serve_bare(serving.context))
+            case Part.WEBHOOK:
+                runner.run(_serve_webhook(serving.context, order.redis_url))
 
 
 if __name__ == "__main__":
