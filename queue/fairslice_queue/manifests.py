@@ -50,7 +50,8 @@ def returning_pod(pod: Mapping[str, Any], option: Option | None, restarts: int) 
 def returning_job(job: Mapping[str, Any], restarts: int) -> Json:
     """Write the manifest for a Job that failed through disruption: suspended, counts anew."""
     spec = dict(job["spec"])
-    spec.pop("selector", None)
+    if not spec.get("manualSelector"):
+        spec.pop("selector", None)
     spec["suspend"] = True
     template = dict(spec["template"])
     metadata = dict(template.get("metadata") or {})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking
-from fairslice.kube.client import ApiError, KubeClient
+from fairslice.kube.client import ApiError, KubeClient, Unreachable
 from fairslice_queue.acting import Actor
 from fairslice_queue.actions import Explain
 
@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _TOLD_POSITIONS = 20
 _WRITES_PER_SECOND = 10
 _EVENTS_KEPT = 500
+_QUEUED = "Queued: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class StandingLine:
     @property
     def text(self) -> str:
         """The line that is written on the object."""
-        return "Queued: " + messages.position(
+        return _QUEUED + messages.position(
             self.position, self.queued, self.booking.team, self.reason
         )
 
@@ -69,12 +70,14 @@ class Standing:
         """Start a round."""
         self._next = {}
 
-    def explain(self, booking: Booking | None, action: Explain) -> None:
-        """Keep an explanation."""
-        if booking is not None:
-            self._next[booking.id] = StandingLine(
-                booking, action.position, action.queued, action.reason
-            )
+    def explain(self, booking: Booking | None, action: Explain, shown: str = "") -> None:
+        """Keep an explanation. `shown` is what the object says already."""
+        if booking is None:
+            return
+        line = StandingLine(booking, action.position, action.queued, action.reason)
+        self._next[booking.id] = line
+        if shown.startswith(_QUEUED):  # an earlier leader told it
+            self._told.setdefault(booking.id, shown)
 
     def end(self) -> None:
         """End a round: what was not explained waits no more."""
@@ -98,15 +101,12 @@ class Standing:
     async def run(self, client: KubeClient) -> None:
         """Write what is new, within the budget; while leading."""
         actor = Actor(client)
+        self._work.set()
         while True:
             await self._work.wait()
             self._work.clear()
             while (batch := self._due()) or self._events:
                 for line in batch[:_WRITES_PER_SECOND]:
-                    first = line.booking.id not in self._told
-                    self._told[line.booking.id] = line.text
-                    if first:
-                        self.tell(line.booking, "Queued", line.text)
                     await self._write(actor, line)
                 for _ in range(max(0, _WRITES_PER_SECOND - len(batch))):
                     if self._events:
@@ -124,13 +124,21 @@ class Standing:
         ]
 
     async def _write(self, actor: Actor, line: StandingLine) -> None:
-        ref = line.booking.ref
+        ref, booking_id = line.booking.ref, line.booking.id
+        first = booking_id not in self._told
+        self._told[booking_id] = line.text
         try:
             await actor.annotate(
                 ref.kind, ref.namespace, ref.name, ref.uid, {stamps.STATUS: line.text}
             )
+        except Unreachable as error:
+            _log.debug("not told yet: %s: %s", ref, error)
+            self._told.pop(booking_id, None)
         except ApiError as error:
             _log.debug("not told: %s: %s", ref, error)
+        else:
+            if first:
+                self.tell(line.booking, "Queued", line.text)
 
     async def _emit(self, client: KubeClient, event: _Event) -> None:
         ref = event.booking.ref

@@ -1,0 +1,156 @@
+"""What is written on objects: the first twenty of each team, ten writes a second in all."""
+
+import asyncio
+import json
+from typing import Any, cast
+
+import pytest
+
+from fairslice import stamps
+from fairslice.kube.client import KubeClient, Unreachable
+from fairslice_queue import standing as module
+from fairslice_queue.actions import Explain
+from fairslice_queue.standing import Standing
+
+from .plans import booking
+
+
+class _Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sleeping = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.sleeping.set()
+        await _yield()
+
+
+async def _yield() -> None:
+    await asyncio.tasks.__sleep0()  # type: ignore[attr-defined]
+
+
+class _Client:
+    """Keeps what is written, and when."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self.clock = clock
+        self.patched: list[tuple[float, str, str]] = []
+        self.events: list[tuple[float, Any]] = []
+        self.away = False
+
+    async def patch(self, path: str, body: Any, kind: str) -> bytes:
+        if self.away:
+            raise Unreachable("away")
+        text = body["metadata"]["annotations"][stamps.STATUS]
+        self.patched.append((self.clock.now, path.rpartition("/")[2], text))
+        return b"{}"
+
+    async def create(self, path: str, body: Any) -> bytes:
+        json.dumps(body)
+        self.events.append((self.clock.now, body))
+        return b"{}"
+
+
+async def _run(standing: Standing, seconds: float, monkeypatch: pytest.MonkeyPatch) -> _Client:
+    clock = _Clock()
+    client = _Client(clock)
+    await _go_on(standing, client, seconds, monkeypatch)
+    return client
+
+
+async def _go_on(
+    standing: Standing, client: _Client, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = client.clock.now + seconds
+    with monkeypatch.context() as patch:
+        patch.setattr(module.asyncio, "sleep", client.clock.sleep)
+        task = asyncio.create_task(standing.run(cast(KubeClient, client)))
+        for _ in range(5000):
+            if client.clock.now >= until or task.done():
+                break
+            await _yield()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _round(standing: Standing, names: list[str], reason: str = "waits", team: str = "cv") -> None:
+    standing.begin()
+    for number, name in enumerate(names, 1):
+        action = Explain(name, number, len(names), reason, capped=False)
+        standing.explain(booking(name, team), action)
+    standing.end()
+
+
+async def test_the_first_twenty_are_told_ten_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = Standing()
+    _round(standing, [f"j{n:02}" for n in range(50)])
+    client = await _run(standing, 20, monkeypatch)
+    assert sorted(name for _, name, _ in client.patched) == [f"j{n:02}" for n in range(20)]
+    for second in range(20):
+        writes = [at for at, *_ in client.patched if at == second]
+        writes += [at for at, _ in client.events if at == second]
+        assert len(writes) <= 10
+    assert len(standing.lines) == 50
+    assert "position 3 of 50 in team cv: waits" in client.patched[2][2]
+
+
+async def test_nothing_is_written_twice_and_changes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = Standing()
+    _round(standing, ["a", "b"])
+    client = await _run(standing, 3, monkeypatch)
+    _round(standing, ["a", "b"])
+    await _go_on(standing, client, 3, monkeypatch)
+    assert len(client.patched) == 2
+    _round(standing, ["b"])
+    await _go_on(standing, client, 3, monkeypatch)
+    assert [name for _, name, _ in client.patched] == ["a", "b", "b"]
+    assert len(client.events) == 2
+
+
+async def test_who_comes_back_into_line_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = Standing()
+    _round(standing, ["a"])
+    client = await _run(standing, 3, monkeypatch)
+    _round(standing, [])
+    _round(standing, ["a"])
+    await _go_on(standing, client, 3, monkeypatch)
+    assert [name for _, name, _ in client.patched] == ["a", "a"]
+
+
+async def test_what_could_not_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = Standing()
+    _round(standing, ["a"])
+    clock = _Clock()
+    client = _Client(clock)
+    client.away = True
+    await _go_on(standing, client, 3, monkeypatch)
+    client.away = False
+    await _go_on(standing, client, 3, monkeypatch)
+    assert [name for _, name, _ in client.patched] == ["a"]
+
+
+async def test_what_an_earlier_leader_wrote_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing = Standing()
+    standing.begin()
+    text = "Queued: position 1 of 1 in team cv: waits"
+    standing.explain(booking("a"), Explain("a", 1, 1, "waits", capped=False), text)
+    standing.end()
+    client = await _run(standing, 3, monkeypatch)
+    assert (client.patched, client.events) == ([], [])
+
+
+async def test_events_are_told_once_and_never_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing = Standing()
+    for number in range(2000):
+        standing.tell(booking(f"j{number}"), "Preempted", "made room")
+    client = await _run(standing, 60, monkeypatch)
+    assert len(client.events) == 500
+    assert client.events[-1][1]["involvedObject"]["name"] == "j1999"
+    assert client.events[-1][1]["type"] == "Warning"
