@@ -7,10 +7,10 @@ from msgspec import Struct
 from fairslice.booking import NodeRequirement
 from fairslice.devices import Offer
 from fairslice.kube.objects import Node, NodeSelector, PodSpec
-from fairslice.node_offers import LABELS_THAT_TELL, NodeFacts, read_node
+from fairslice.node_offers import LABELS_THAT_TELL, UNKNOWN, NodeFacts, read_node
 from fairslice.node_selection import meets, selects
 from fairslice.placement import NodeState
-from fairslice.policy import Policy, Pool
+from fairslice.policy import UNPOOLED, Policy, Pool
 from fairslice.resource_names import GPU
 from fairslice.v1alpha1.policy import SharingMode
 
@@ -44,6 +44,7 @@ class Inventory:
     __slots__ = (
         "_capacity",
         "_earlier_offers",
+        "_models",
         "_nodes",
         "_offers",
         "_policy",
@@ -67,6 +68,7 @@ class Inventory:
         self._earlier_offers: tuple[Offer, ...] | None = None
         self._capacity: dict[str, dict[str, int]] | None = None
         self._selections: dict[_Selection, tuple[Offer, ...]] = {}
+        self._models: dict[_Selection, tuple[Offer, ...]] = {}
 
     @classmethod
     def build(
@@ -133,6 +135,45 @@ class Inventory:
                 self._selections.clear()
             found = self._selections[key] = self._select(selector, required)
         return found
+
+    def models_for(self, spec: PodSpec) -> tuple[Offer, ...]:
+        """Return the GPU models on nodes that a pod allows, as offers without a resource.
+
+        They stand for what DRA gives out on such nodes, which no node's allocatable shows.
+        """
+        node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+        required = (
+            node_affinity.required_during_scheduling_ignored_during_execution
+            if node_affinity is not None
+            else None
+        )
+        key = (tuple(sorted((spec.node_selector or {}).items())), required)
+        known = self._models.get(key)
+        if known is None:
+            if len(self._models) >= _MAX_SELECTIONS:
+                self._models.clear()
+            known = self._models[key] = self._list_models(spec, required)
+        return known
+
+    def advertises(self, resource: str) -> bool:
+        """Say whether a node offers a resource, now or before."""
+        return any(offer.resource == resource for offer in self.offers)
+
+    def _list_models(self, spec: PodSpec, required: NodeSelector | None) -> tuple[Offer, ...]:
+        by_model: dict[tuple[str, str], list[NodeFacts]] = {}
+        for facts in self._nodes.values():
+            if facts.shares or facts.product != UNKNOWN:
+                by_model.setdefault((facts.pool, facts.product), []).append(facts)
+        if not by_model:
+            return (_of_model(UNPOOLED, UNKNOWN),)
+        found = []
+        for model, nodes in by_model.items():
+            if not any(_allows(spec, required, facts) for facts in nodes):
+                continue
+            others = [facts for key, rest in by_model.items() if key != model for facts in rest]
+            found.append(_pinned(_of_model(*model), nodes, others, self._policy.pools))
+        found.sort(key=lambda offer: offer.key)
+        return tuple(found)
 
     def capacity(self) -> Mapping[str, Mapping[str, int]]:
         """Return allocatable units by offer key and node, of nodes in service."""
@@ -265,6 +306,26 @@ class Inventory:
             for offer in self.offers
             if offer.key in allowed or (offer.key not in self._seen and offer.pool in growing)
         )
+
+
+def _of_model(pool: str, product: str) -> Offer:
+    return Offer(
+        pool=pool,
+        product=product,
+        resource="",
+        mode=SharingMode.WHOLE,
+        milli=1000,
+        memory_mib=0,
+        size_gb=0,
+        isolated=True,
+    )
+
+
+def _allows(spec: PodSpec, required: NodeSelector | None, facts: NodeFacts) -> bool:
+    selector = spec.node_selector or {}
+    return all(facts.labels.get(key) == value for key, value in selector.items()) and (
+        required is None or selects(required, facts.name, facts.labels)
+    )
 
 
 def _merge(one: Offer, other: Offer) -> Offer:

@@ -14,8 +14,10 @@ from fairslice import stamps
 from fairslice.hidden_env import MPS_PREFIX, RUNTIME_CLASS_PREFIX, VISIBLE_DEVICES, VOID
 
 __all__ = [
+    "admin_access_granted",
     "asks_for_gpus",
     "changes",
+    "claims_gpus",
     "not_asking",
     "not_exempt",
     "not_mirrored",
@@ -114,6 +116,37 @@ def asks_for_gpus(*templates: str) -> str:
     name means each of a list, `{}` each value of a map.
     """
     return _any(*(_template("object", path.split("."), 0) for path in templates), stamped())
+
+
+def claims_gpus() -> str:
+    """Match a claim or template that may be about GPUs: by the class's name, or with adminAccess.
+
+    A class may bear any name; what this leaves out is still sent, under Ignore.
+    """
+    parts = []
+    for root in ("object.?spec.?devices", "object.?spec.?spec.?devices"):
+        found = _any(
+            _class_may_hold_gpus("r"),
+            _class_may_hold_gpus("r.?exactly"),
+            _some("r.?firstAvailable.orValue([])", "f", _class_may_hold_gpus("f")),
+        )
+        parts.append(_some(f"{root}.?requests.orValue([])", "r", found))
+    return _any(*parts, stamped())
+
+
+def admin_access_granted() -> str:
+    """Match a namespace that gets the label by which claims in it may reach devices in use."""
+    label = "object.?metadata.?labels[?'resource.kubernetes.io/admin-access'].orValue('')"
+    before = label.replace("object.", "oldObject.", 1)
+    return f"{label} != '' && (request.operation == 'CREATE' || {label} != {before})"
+
+
+def _class_may_hold_gpus(request: str) -> str:
+    name = f"{request}.?deviceClassName.orValue('')"
+    return _any(
+        *(f"{name}.contains('{part}')" for part in ("nvidia", "gpu", "mig")),
+        f"{request}.?adminAccess.orValue(false)",
+    )
 
 
 def stamped() -> str:

@@ -84,6 +84,7 @@ _BY_MESSAGE: dict[tuple[str, str], Any] = {
     ("ask_several_replicas", "resource"): "nvidia.com/gpu.shared",
     ("ask_several_replicas", "value"): "2",
     ("ask_two_kinds", "second"): "nvidia.com/mig-1g.10gb",
+    ("ask_template_unseen", "name"): "one-gpu",
     ("audit", "text"): messages.queued("waits for 1 × mig-1g.10gb"),
     ("budget_exhausted", "budget"): "2000 GPU-hours a month",
     ("budget_exhausted", "until"): "2026-12-01 00:00 CET",

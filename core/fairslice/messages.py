@@ -188,7 +188,7 @@ def changed_after_admission(what: str) -> str:
 
 
 def claim_way_out() -> str:
-    """Say how to wait for devices: part of the denial of a claim that finds no room."""
+    """Tell how to wait for devices, at the end of the denial of a claim that finds no room."""
     return line(
         "a claim can't wait in line; use a ResourceClaimTemplate, whose pods can, or end something"
     )

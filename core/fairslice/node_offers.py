@@ -24,7 +24,7 @@ from fairslice.resource_names import (
 )
 from fairslice.v1alpha1.policy import SharingMode
 
-__all__ = ["LABELS_THAT_TELL", "PRODUCT", "NodeFacts", "read_node"]
+__all__ = ["LABELS_THAT_TELL", "PRODUCT", "UNKNOWN", "NodeFacts", "read_node"]
 
 PRODUCT = "nvidia.com/gpu.product"
 _STRATEGY = "nvidia.com/gpu.sharing-strategy"
@@ -36,7 +36,9 @@ _GKE_CLIENTS = "cloud.google.com/gke-max-shared-clients-per-gpu"
 LABELS_THAT_TELL = (PRODUCT, _STRATEGY, _GKE_PRODUCT, _GKE_SLICE, _GKE_STRATEGY, _GKE_CLIENTS)
 """Labels by which nodes that advertise one name for different things can be told apart."""
 
-_UNKNOWN = "unknown"
+UNKNOWN = "unknown"
+"""The product of a node that no label tells the GPU model of."""
+
 _SHARED_SUFFIX = "-SHARED"
 _MIG_SUFFIX = re.compile(r"-MIG-(?P<profile>INVALID|\d+g\.\d+gb\S*)$", re.ASCII)
 _SIZE = re.compile(r"\d+g\.(\d+)gb", re.ASCII)
@@ -124,7 +126,7 @@ def _amount(name: str, value: str | int | float) -> int:
 
 def _product(labels: Mapping[str, str]) -> tuple[str, str]:
     """Read the model and, where nvidia.com/gpu is a slice, its profile."""
-    raw = labels.get(PRODUCT) or labels.get(_GKE_PRODUCT) or _UNKNOWN
+    raw = labels.get(PRODUCT) or labels.get(_GKE_PRODUCT) or UNKNOWN
     raw = raw.removesuffix(_SHARED_SUFFIX)
     match = _MIG_SUFFIX.search(raw)
     if match is not None:

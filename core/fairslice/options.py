@@ -3,9 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from fairslice import messages
 from fairslice.booking import NodeRequirement, Option
 from fairslice.catalog import is_slice_size, model_of
+from fairslice.device_claims import DeviceNeed, counted, milli_of
 from fairslice.devices import Offer, model_name
 from fairslice.policy import Policy, WorkClass
 from fairslice.requests import (
@@ -56,7 +59,16 @@ class _Wish:
 
 
 _Key = tuple[
-    int, int, str, tuple[tuple[str, int], ...], MemoryAsk | None, int, int, int, frozenset[str]
+    int,
+    int,
+    str,
+    tuple[tuple[str, int], ...],
+    MemoryAsk | None,
+    int,
+    int,
+    int,
+    frozenset[str],
+    tuple[DeviceNeed, ...],
 ]
 # Holds on to offers and policy, so that an identity in a key can't be taken over by another.
 _cache: dict[_Key, tuple[Sequence[Offer], Policy, tuple[Option, ...]]] = {}
@@ -73,7 +85,8 @@ def options_for(
     """List the options for a pod, best first. `closed_pools` have a limit of 0 for its team.
 
     `offers` comes from `Inventory.offers`, or `Inventory.offers_for(spec)` for a pod that
-    selects nodes. Raises NoOption.
+    selects nodes; for one whose GPUs all come through claims, from `Inventory.models_for(spec)`.
+    Raises NoOption.
     """
     if len(ask.gpu_containers) > 1:
         return _options(ask, work_class, offers, policy, closed_pools)
@@ -87,6 +100,7 @@ def options_for(
         ask.fraction_milli,
         len(offers),
         closed_pools,
+        ask.needs,
     )
     cached = _cache.get(key)
     if cached is not None and cached[0] is offers and cached[1] is policy:
@@ -110,6 +124,8 @@ def _options(
         floor = parse_memory(work_class.memory)
     wish = _Wish(ask, work_class, floor, policy)
     open_offers = [offer for offer in offers if offer.pool not in closed_pools]
+    if not ask.units:
+        return _by_claims_alone(wish, offers, open_offers)
     lists: dict[str, list[Offer]] = {}
     for name in ask.units:
         found = _rewritten(wish, open_offers) if name == GPU else _explicit(wish, name, open_offers)
@@ -121,7 +137,37 @@ def _options(
         asked = " + ".join(ask.units)
         why = "no single node offers them together"
         raise NoOption(messages.option_missing(asked, why, offered_names(open_offers)))
-    return options
+    return tuple(_with_devices(option, ask.needs) for option in options) if ask.needs else options
+
+
+def _by_claims_alone(
+    wish: _Wish, offers: Sequence[Offer], open_offers: list[Offer]
+) -> tuple[Option, ...]:
+    """Make one option a GPU model: its claims say what a pod takes, only its weight is open."""
+    if not open_offers:
+        asked = " + ".join(f"{count} × {name}" for name, count in counted(wish.ask.needs).items())
+        why = "no node with GPUs allows this pod"
+        if offers:
+            why = "the team's limit is 0 in every pool that could serve it"
+        raise NoOption(messages.option_missing(f"claims for {asked}", why, offered_names(offers)))
+    found = sorted(open_offers, key=_preference(SharingMode.WHOLE, wish))
+    options = [
+        Option(
+            pool=offer.pool,
+            product=offer.product,
+            mode=SharingMode.WHOLE.value,
+            milli=0,
+            units={},
+            requirements=offer.requirements,
+        )
+        for offer in found
+    ]
+    return tuple(_with_devices(option, wish.ask.needs) for option in options)
+
+
+def _with_devices(option: Option, needs: tuple[DeviceNeed, ...]) -> Option:
+    weight = milli_of(needs, model_name(option.product))
+    return structs.replace(option, milli=option.milli + weight, devices=counted(needs))
 
 
 def _explicit(wish: _Wish, name: str, offers: list[Offer]) -> list[Offer]:
@@ -320,7 +366,8 @@ def offered_names(offers: Sequence[Offer]) -> tuple[str, ...]:
 
 
 def _short(offer: Offer) -> str:
-    name = offer.resource.removeprefix("nvidia.com/")
+    # Models without a resource are those that claims are served from.
+    name = offer.resource.removeprefix("nvidia.com/") or "devices"
     model, _, variant = offer.product.partition(":")
     shown = model.removeprefix("NVIDIA-")
     return f"{name} ({shown} {variant})" if variant else f"{name} ({shown})"
@@ -360,7 +407,11 @@ def _no_option(wish: _Wish, name: str, offers: Sequence[Offer], open_offers: lis
 
 def describe(option: Option) -> str:
     """Word an option for a warning: what it is, its memory, its isolation."""
-    return " and ".join(_describe(option, name, units) for name, units in option.units.items())
+    parts = [_describe(option, name, units) for name, units in option.units.items()]
+    card = _with_article(model_name(option.product).replace("-", " "))
+    for name, count in option.devices.items():
+        parts.append(f"{count} × {name.removeprefix('nvidia.com/')} by claim, of {card}")
+    return " and ".join(parts)
 
 
 def _describe(option: Option, name: str, units: int) -> str:

@@ -4,16 +4,17 @@ Sources: kubernetes component-helpers/resource (PodRequests: init containers in 
 the native sidecars started before them) and apis/core/validation (extended resources).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from fractions import Fraction
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fairslice import messages
+from fairslice.device_claims import DeviceNeed, Devices, UnseenTemplate
 from fairslice.kube.objects import Container, PodSpec
 from fairslice.quantity import QuantityError, parse_quantity
-from fairslice.resource_names import GpuResource, ResourceNameError, parse_resource
+from fairslice.resource_names import GPU, GpuResource, ResourceNameError, parse_resource
 from fairslice.stamps import GPU_MEMORY
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "ContainerKind",
     "MemoryAsk",
     "PodAsk",
+    "UnseenError",
+    "by_claims",
     "parse_memory",
     "read_pod",
     "sum_containers",
@@ -35,6 +38,10 @@ class AskError(ValueError):
         super().__init__(message)
         self.container = container
         self.resource = resource
+
+
+class UnseenError(AskError):
+    """A pod that rests on something not there, or not seen yet: worth another look soon."""
 
 
 class ContainerKind(StrEnum):
@@ -90,20 +97,20 @@ class MemoryAsk(Struct, frozen=True, kw_only=True, gc=False):
 class PodAsk(Struct, frozen=True, kw_only=True):
     """All that a pod asks for in GPUs.
 
-    `units` is what one pod takes of each asked resource. `dra` says that devices come, at
-    least in part, from DRA (claims, implicit class names), which nothing else here counts.
+    `units` is what one pod takes of each asked resource. `needs` are the GPUs that it takes
+    through DRA, by claims or implicit class names.
     """
 
     containers: tuple[ContainerAsk, ...]
     gpu_containers: tuple[ContainerAsk, ...]
     units: dict[str, int]
     memory: MemoryAsk | None = None
-    dra: bool = False
+    needs: tuple[DeviceNeed, ...] = ()
 
     @property
     def is_gpu(self) -> bool:
-        """Say whether the pod asks for GPUs as extended resources."""
-        return bool(self.gpu_containers)
+        """Say whether the pod asks for GPUs."""
+        return bool(self.gpu_containers or self.needs)
 
     @property
     def declared_memory_mib(self) -> int:
@@ -160,12 +167,21 @@ def sum_containers(kinds_and_amounts: list[tuple[ContainerKind, int]]) -> int:
     return max(apps + sidecars, peak)
 
 
+_NO_DEVICES = Devices()
+
+
 def read_pod(
-    spec: PodSpec, annotations: Mapping[str, str] | None, *, fractions: bool = False
+    spec: PodSpec,
+    annotations: Mapping[str, str] | None,
+    *,
+    fractions: bool = False,
+    namespace: str = "",
+    devices: Devices = _NO_DEVICES,
 ) -> PodAsk:
     """Read a pod's GPU requests. `fractions` lets 0.5 pass, as a part of one GPU.
 
-    Raises AskError for requests that can't be meant.
+    `devices` says what its claims, which are of its namespace, come to. Raises AskError for
+    requests that can't be meant, UnseenError for a claim template that isn't there.
     """
     containers: list[ContainerAsk] = []
     for index, container in enumerate(spec.init_containers or ()):
@@ -176,15 +192,18 @@ def read_pod(
         containers.append(_read_container(container, index, ContainerKind.APP, fractions))
     for index, container in enumerate(spec.ephemeral_containers or ()):
         containers.append(_read_container(container, index, ContainerKind.EPHEMERAL, fractions))
-    dra = bool(spec.resource_claims)
     asking: tuple[ContainerAsk, ...] = ()
+    needs: tuple[DeviceNeed, ...] = ()
     for item in containers:
         if item.resource is None:
             continue
         if item.resource.device_class:
-            dra = True
+            unit = devices.unit(item.resource.device_class) or GPU
+            needs = (*needs, ((unit, item.count),))
         else:
             asking = (*asking, item)
+    if devices.known:
+        needs = (*needs, *_other_needs(spec, namespace, devices))
     memory = None
     declared = annotations.get(GPU_MEMORY) if annotations else None
     if declared is not None and asking:
@@ -194,8 +213,58 @@ def read_pod(
         gpu_containers=asking,
         units=_units(asking),
         memory=memory,
-        dra=dra,
+        needs=needs,
     )
+
+
+def by_claims(ask: PodAsk, names: Mapping[str, str]) -> PodAsk:
+    """Take some resource names for what they stand for: devices that DRA gives.
+
+    Init containers get devices of their own (kubernetes#134880): here they add up.
+    """
+    through = [
+        item
+        for item in ask.gpu_containers
+        if item.resource is not None and item.resource.name in names
+    ]
+    if not through:
+        return ask
+    needs = tuple(
+        ((names[item.resource.name], item.count),) for item in through if item.resource is not None
+    )
+    kept = tuple(item for item in ask.gpu_containers if item not in through)
+    return structs.replace(
+        ask,
+        gpu_containers=kept,
+        units=_units(kept),
+        memory=ask.memory if kept else None,
+        needs=(*ask.needs, *needs),
+    )
+
+
+def _other_needs(spec: PodSpec, namespace: str, devices: Devices) -> Iterator[DeviceNeed]:
+    """Read claims, and resource names that stand for GPUs only because a device class says so."""
+    try:
+        yield from devices.needs_of_pod(namespace, spec.resource_claims or ())
+    except UnseenTemplate as error:
+        raise UnseenError(messages.ask_template_unseen(str(error), namespace)) from None
+    for container in (*(spec.init_containers or ()), *spec.containers):
+        resources = container.resources
+        limits = (resources.limits or {}) if resources is not None else {}
+        for name, limit in limits.items():
+            unit = devices.names.get(name)
+            if unit is None or _is_gpu_name(name):
+                continue
+            amount = _amount(container.name, name, limit, None)
+            if amount > 0:
+                yield ((unit, -(-amount.numerator // amount.denominator)),)
+
+
+def _is_gpu_name(name: str) -> bool:
+    try:
+        return parse_resource(name) is not None
+    except ResourceNameError:
+        return False
 
 
 def _units(asking: tuple[ContainerAsk, ...]) -> dict[str, int]:

@@ -10,7 +10,14 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-__all__ = ["GPU", "GpuResource", "ResourceKind", "ResourceNameError", "parse_resource"]
+__all__ = [
+    "DEVICE_CLASS_PREFIX",
+    "GPU",
+    "GpuResource",
+    "ResourceKind",
+    "ResourceNameError",
+    "parse_resource",
+]
 
 GPU = "nvidia.com/gpu"
 """What most people ask for; the one name that fairslice rewrites."""
@@ -22,7 +29,9 @@ _MIG = re.compile(
     r"(?:\.me\.all|\.me|\.gfx|-me)?)(?P<shared>\.shared)?",
     re.ASCII,
 )
-_DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+"""Begins the implicit resource names by which containers ask for devices of a DRA class."""
+
 _DEVICE_CLASS = re.compile(r"(?:[a-z0-9.-]+\.)?(?P<kind>gpu|mig)\.nvidia\.com", re.ASCII)
 
 
@@ -61,8 +70,8 @@ def parse_resource(name: str) -> GpuResource | None:
     """
     if name in (GPU, GPU + _SHARED):
         return GpuResource(name=name, kind=ResourceKind.WHOLE, shared=name != GPU)
-    if name.startswith(_DEVICE_CLASS_PREFIX):
-        device_class = name[len(_DEVICE_CLASS_PREFIX) :]
+    if name.startswith(DEVICE_CLASS_PREFIX):
+        device_class = name[len(DEVICE_CLASS_PREFIX) :]
         match = _DEVICE_CLASS.fullmatch(device_class)
         if match is None:
             return None

@@ -164,7 +164,10 @@ def mutating_configuration(
     )
     workloads = [_workload(target, kind, Path.MUTATE) for kind in SUSPENDABLE]
     pods = _gpu_pods(target, Path.MUTATE, plain_pods)
-    entries = [{**each, "reinvocationPolicy": "IfNeeded"} for each in (pods, plain, *workloads)]
+    claims = _claims(target, Path.MUTATE)
+    entries = [
+        {**each, "reinvocationPolicy": "IfNeeded"} for each in (pods, plain, *workloads, *claims)
+    ]
     return _configuration("MutatingWebhookConfiguration", entries)
 
 
@@ -195,7 +198,18 @@ def validating_configuration(
     )
     workloads = [_workload(target, kind, Path.VALIDATE) for kind in SUSPENDABLE]
     pods = _gpu_pods(target, Path.VALIDATE, plain_pods)
-    return _configuration("ValidatingWebhookConfiguration", [pods, *workloads, advise, resources])
+    claims = _claims(target, Path.VALIDATE)
+    namespaces = _entry(
+        target,
+        "namespaces",
+        Path.VALIDATE,
+        rules=[_rule("", ("namespaces",), version="v1")],
+        conditions={"grants": cel.admin_access_granted()},
+    )
+    return _configuration(
+        "ValidatingWebhookConfiguration",
+        [pods, *workloads, *claims, namespaces, advise, resources],
+    )
 
 
 def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, Any]:
@@ -215,6 +229,27 @@ def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
         conditions["asks"] = cel.asks_for_gpus(*kind.templates)
     rule = _rule(kind.group, (kind.plural,))
     return _entry(target, f"gpu-{kind.plural}", path, rules=[rule], conditions=conditions)
+
+
+def _claims(target: Target, path: Path) -> list[dict[str, Any]]:
+    """Make the entries for DRA claims: those that may be about GPUs fail closed, others don't."""
+    rule = _rule("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates"))
+    about_gpus = cel.claims_gpus()
+    return [
+        _entry(
+            target,
+            name,
+            path,
+            rules=[rule],
+            conditions={"changes": cel.changes(), "asks": condition},
+            fail=fail,
+            seconds=5 if fail else 1,
+        )
+        for name, condition, fail in (
+            ("gpu-claims", about_gpus, True),
+            ("claims", f"!({about_gpus})", False),
+        )
+    ]
 
 
 def _rule(

@@ -159,12 +159,11 @@ def test_any_memory_text_is_read_or_refused(text: str) -> None:
         assert parse_memory(text).mib >= 1
 
 
-def test_claims_mark_the_pod_and_implicit_names_are_not_counted_as_extended_resources() -> None:
-    claims = pod({"cpu": "1"}, resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
-    assert read_pod(claims, None).dra
-    implicit = read_pod(pod({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}), None)
-    assert implicit.dra
-    assert not implicit.is_gpu
+def test_implicit_names_are_gpus_but_no_extended_resources() -> None:
+    implicit = read_pod(pod({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "2"}), None)
+    assert implicit.needs == (((GPU, 2),),)
+    assert implicit.units == {}
+    assert implicit.is_gpu
 
 
 def _kubelet(apps: list[int], inits: list[tuple[bool, int]]) -> int:
