@@ -11,6 +11,7 @@ from msgspec import json
 
 from .harness.client import Refused
 from .harness.history import is_complete, is_suspended
+from .harness.kinds import Obj
 from .harness.manifests import job, manifest, pod
 from .harness.reviews import entries
 from .harness.scene import Scene, Team
@@ -109,6 +110,38 @@ async def test_work_goes_on_while_the_brake_is_on_and_the_books_know_of_it(
     await team.api.delete("Pod", "stray", team.namespace)
     await scene.settled("Job", "third", team.namespace, "completes", is_complete)
     assert len(scene.runs(team.namespace, "third")) == 2
+
+
+async def test_a_job_released_without_its_slice_gets_one_when_it_is_suspended_and_resumed(
+    braked: Scene, fairslice: Fairslice
+) -> None:
+    scene = braked
+    await scene.node(a100(mig_1g_10gb=1))
+    team = await scene.team("nlp", {"a100": ("0", "0.125")})
+    small = {"fairslice.io/class": "sweep"}
+    await team.create(job("first", team.namespace, labels=small, seconds=3))
+    await team.create(job("second", team.namespace, labels=small, seconds=0.5))
+    assert is_suspended(await scene.api.get("Job", "second", team.namespace))
+    await _brake(fairslice)
+    await _untouched(scene, team)
+    await scene.settled("Job", "first", team.namespace, "completes", is_complete)
+
+    async def pods() -> list[Obj]:
+        return await scene.pods(team.namespace, "job-name=second")
+
+    (stuck,) = await eventually("the second is let go", pods)
+    limits = stuck["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": "1"}
+    await _brake(fairslice, "--release")
+
+    suspend = {"spec": {"suspend": True}}
+    await team.api.patch("Job", "second", suspend, team.namespace)
+    await eventually("its pod is gone", pods, lambda found: not found)
+    await team.api.patch("Job", "second", {"spec": {"suspend": False}}, team.namespace)
+
+    await scene.settled("Job", "second", team.namespace, "completes", is_complete)
+    (run,) = scene.runs(team.namespace, "second")
+    assert run.resources == {"nvidia.com/mig-1g.10gb": 1}
 
 
 async def test_the_brake_needs_nothing_but_the_api_server(
