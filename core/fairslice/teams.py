@@ -1,9 +1,11 @@
 """Which team a namespace belongs to."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairslice.policy import Team
+from fairslice.v1alpha1.team import QuotaCut
 
 __all__ = ["TeamConflict", "TeamIndex"]
 
@@ -18,9 +20,13 @@ class TeamConflict:
 
 
 class TeamIndex:
-    """Teams by namespace; rebuilt whole whenever a team or a namespace's labels change."""
+    """Teams by namespace; rebuilt whole whenever a team or a namespace's labels change.
 
-    __slots__ = ("_by_namespace", "_teams", "conflicts")
+    `keepers` are the teams that don't lend all of their guarantee, with what they keep in
+    milli-GPU, by pool; `cut_down` those whose work is pushed out when their quota is cut.
+    """
+
+    __slots__ = ("_by_namespace", "_teams", "conflicts", "cut_down", "keepers")
 
     def __init__(
         self,
@@ -31,6 +37,15 @@ class TeamIndex:
         self._teams = teams
         self._by_namespace = by_namespace
         self.conflicts = conflicts
+        keepers: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for team in teams.values():
+            for pool, quota in team.quotas.items():
+                if quota.kept:
+                    keepers[pool].append((team.name, quota.kept))
+        self.keepers: Mapping[str, Sequence[tuple[str, int]]] = dict(keepers)
+        self.cut_down = tuple(
+            team for team in teams.values() if team.on_quota_cut is QuotaCut.EVICT
+        )
 
     @classmethod
     def build(

@@ -11,6 +11,7 @@ __all__ = [
     "BookRequest",
     "BookingTaken",
     "Change",
+    "Free",
     "Held",
     "LedgerError",
     "LedgerUnavailable",
@@ -50,7 +51,8 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The caps that a booking must keep, in milli-GPU; None is no cap.
 
     `pools` has an entry for every pool among the options. `surge` is what a rollout may hold
-    beyond the pool limit.
+    beyond the pool limit. `at_once` is what the team may hold of a pool without the queue having
+    looked at it, where that is less.
     """
 
     pools: dict[str, int | None]
@@ -58,6 +60,7 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     user: int | None = None
     resources: dict[str, int] = {}
     surge: int = 0
+    at_once: dict[str, int] = {}
 
 
 class BookRequest(Struct, frozen=True, kw_only=True):
@@ -69,7 +72,8 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     `capacity` False books on caps alone, for work that the kube-scheduler places by itself.
     `spare` is booked under if the id is taken by another object, as that of copied stamps is.
     `queued_options` are the options of a booking that must wait, if they are fewer: what a
-    gated pod asks for can't change any more.
+    gated pod asks for can't change any more. `held_up` is why `start` is False, if the caller
+    knows more than the ledger.
     """
 
     booking: Booking
@@ -82,14 +86,17 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     max_tentative: int = 200
     spare: str = ""
     queued_options: tuple[Option, ...] | None = None
+    held_up: str = ""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """The answer to a BookRequest, with the numbers that explain it.
 
     `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
-    `standing` (others wait), `tentative` (too many unfinished requests of this team).
+    `standing` (others wait), `placement` (the queue must look at it), `lending` (the same,
+    for what others keep), `tentative` (too many unfinished requests of this team).
     `used`, `limit`, `asked` are milli-GPU (units for `resource`) of the cap or pool named.
+    `why` are the caller's own words for `placement`, if it gave any.
     `option` is the one chosen, or the only one that is waited for: of an earlier booking, if
     the request came again.
     """
@@ -104,6 +111,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     limit: int = 0
     asked: int = 0
     surge: bool = False
+    why: str = ""
     option: Option | None = None
 
 
@@ -127,6 +135,13 @@ class Held(Struct, frozen=True, kw_only=True):
     classes: dict[str, int] = {}
     users: dict[str, int] = {}
     resources: dict[str, int] = {}
+
+
+class Free(Struct, frozen=True, kw_only=True):
+    """Units that are free, by offer; how many wait that go first, by pool."""
+
+    units: dict[str, int] = {}
+    waiting: dict[str, int] = {}
 
 
 class Change(Struct, frozen=True, kw_only=True):

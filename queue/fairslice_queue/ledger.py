@@ -14,6 +14,7 @@ from fairslice_queue.bookkeeping import (
     BookingTaken,
     BookRequest,
     Change,
+    Free,
     Held,
     LedgerError,
     LedgerUnavailable,
@@ -40,6 +41,7 @@ __all__ = [
     "BookRequest",
     "BookingTaken",
     "Change",
+    "Free",
     "Held",
     "Ledger",
     "LedgerError",
@@ -109,7 +111,15 @@ class Ledger(LedgerReader):
         booking = msgspec.structs.replace(request.booking, id=request.spare)
         return await self._book(msgspec.structs.replace(request, booking=booking))
 
-    async def _book(self, request: BookRequest) -> Outcome:
+    async def trial(self, request: BookRequest) -> Outcome:
+        """Say what booking would come to just now, without booking."""
+        try:
+            return await self._book(request, "trial")
+        except BookingTaken:
+            booking = msgspec.structs.replace(request.booking, id=request.spare)
+            return await self._book(msgspec.structs.replace(request, booking=booking), "trial")
+
+    async def _book(self, request: BookRequest, script: str = "book") -> Outcome:
         booking = request.booking
         if not booking.options:
             raise LedgerError(f"booking {booking.id} has no options")
@@ -130,7 +140,7 @@ class Ledger(LedgerReader):
         if waiting is not None:
             records.append(encode_record(msgspec.structs.replace(tentative, options=waiting)))
         reply = await self._scripts.run(
-            "book",
+            script,
             {
                 "id": booking.id,
                 "team": booking.team,
@@ -151,6 +161,8 @@ class Ledger(LedgerReader):
             *records,
         )
         outcome = _outcome.decode(reply[0])
+        if outcome.cause == "placement":
+            outcome = msgspec.structs.replace(outcome, why=request.held_up)
         if outcome.verdict is Verdict.DENIED:
             return outcome
         if len(reply) > 1:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from fairslice import messages
 from fairslice.teams import TeamIndex
-from fairslice.v1alpha1.team import QuotaCut
 from fairslice_queue.tally import Tally
 from fairslice_queue.victims import Candidate, Victims
 
@@ -24,9 +23,7 @@ def over_limit(
     way out already, in milli-GPU by team and pool.
     """
     over: dict[tuple[str, str], tuple[int, str]] = {}
-    for team in teams.teams:
-        if team.on_quota_cut is not QuotaCut.EVICT:
-            continue
+    for team in teams.cut_down:
         for pool in {pool for name, pool in tally.pools if name == team.name}:
             key = (team.name, pool)
             held, limit = tally.pools[key] - leaving.get(key, 0), team.limit(pool, now)

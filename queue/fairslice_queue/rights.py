@@ -1,6 +1,5 @@
 """What teams may do in pools just now: budgets that are gone, guarantees that are not lent."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fairslice.booking import Booking
@@ -29,12 +28,6 @@ class Rights:
         self._now = now
         self._stops = stops or {}
         self._capacity = capacity or {}
-        # Those who keep a part of their guarantee to themselves, by pool.
-        self._keepers: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-        for team in teams.teams:
-            for pool, quota in team.quotas.items():
-                if quota.kept:
-                    self._keepers[pool].append((team.name, quota.kept))
 
     def stop(self, team: str, pool: str) -> Stop | None:
         """Find the budget that is gone for new work of a team in a pool."""
@@ -71,7 +64,7 @@ class Rights:
 
         None: it is within the team's own guarantee, or enough stays free.
         """
-        keepers = self._keepers.get(pool)
+        keepers = self._teams.keepers.get(pool)
         capacity = self._capacity.get(pool)
         if not keepers or capacity is None:
             return None

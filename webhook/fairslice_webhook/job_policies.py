@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from fairslice.policy import WorkClass
 from fairslice.workloads import Adapter
 from fairslice_webhook.patching import Op, add
 
-__all__ = ["job_policy_ops"]
+__all__ = ["deadline_ops", "job_policy_ops"]
 
 # A pod that was pushed out did not fail (KEP-3329).
 _IGNORE_DISRUPTION = {
@@ -34,3 +35,19 @@ def job_policy_ops(adapter: Adapter, obj: dict[str, Any]) -> tuple[Op, ...]:
     if template.get("restartPolicy") == "Never" and not spec.get("podFailurePolicy"):
         ops.append(add("/spec/podFailurePolicy", _IGNORE_DISRUPTION))
     return tuple(ops)
+
+
+def deadline_ops(
+    adapter: Adapter, obj: dict[str, Any], work_class: WorkClass | None
+) -> tuple[Op, ...]:
+    """End a run of a Job when its class says so; a shorter deadline of the user's own stays.
+
+    The deadline starts anew when a suspended Job is resumed.
+    """
+    longest = work_class.max_runtime if work_class is not None else 0
+    if not longest or adapter.kind.kind != "Job" or adapter.kind.group != "batch":
+        return ()
+    own = (obj.get("spec") or {}).get("activeDeadlineSeconds")
+    if isinstance(own, int) and 0 < own <= longest:
+        return ()
+    return (add("/spec/activeDeadlineSeconds", longest),)

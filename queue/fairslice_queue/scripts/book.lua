@@ -97,6 +97,17 @@ local function explain(closer, cap)
   end
 end
 
+-- Whether it is more than the team may start without the queue having looked at it.
+local function is_lent(option)
+  local most = request.limits.at_once and request.limits.at_once[option.pool]
+  if not most then
+    return false
+  end
+  local key, field = prefix .. 'held:' .. team, 'p|' .. option.pool
+  local now = tonumber(call('HGET', key, field) or '0') + sum(held, key, field)
+  return now + option.milli * pods > most
+end
+
 for index, option in ipairs(b.fixed.options) do
   local cap, surge = check_caps(b, option, pods, request.limits)
   local covered = (given[option.pool] or 0) >= option.milli * pods
@@ -104,6 +115,8 @@ for index, option in ipairs(b.fixed.options) do
     explain(1, cap)
   elseif not request.start then
     explain(4, { cause = 'placement', subject = option.pool, asked = option.milli * pods })
+  elseif is_lent(option) and not covered then
+    explain(4, { cause = 'lending', subject = option.pool, asked = option.milli * pods })
   elseif ahead > 0 and not covered then
     explain(3, { cause = 'standing', subject = option.pool, used = ahead, asked = option.milli * pods })
   else
