@@ -5,6 +5,7 @@ Source of the grammar: k8s.io/apimachinery/pkg/api/resource (quantity.go).
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 __all__ = ["QuantityError", "format_milli", "parse_count", "parse_milli", "parse_quantity"]
 
@@ -21,6 +22,8 @@ _SUFFIX = {
     **{letter: Fraction(1000 ** (power + 1)) for power, letter in enumerate("kMGTPE")},
     **{letter + "i": Fraction(1024 ** (power + 1)) for power, letter in enumerate("KMGTPE")},
 }
+# A cluster's objects repeat the same few amounts, and exact arithmetic is slow.
+_REMEMBERED = 4096
 # An exponent beyond this can't name an amount of hardware, only burn memory.
 _MAX_EXPONENT = 60
 _MAX_LENGTH = 64
@@ -30,6 +33,7 @@ class QuantityError(ValueError):
     """Not a quantity: the text, and what was expected of it."""
 
 
+@lru_cache(_REMEMBERED)
 def parse_quantity(text: str) -> Fraction:
     """Read a quantity as an exact fraction of its base unit.
 
@@ -62,6 +66,7 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+@lru_cache(_REMEMBERED)
 def parse_milli(text: str) -> int:
     """Read a quantity in thousandths of its base unit, rounded up as the API server does."""
     value = parse_quantity(text) * 1000
