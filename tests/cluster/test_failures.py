@@ -95,6 +95,8 @@ async def test_a_line_survives_the_death_of(
     line = await Line.of(scene, seconds=1.5)
     await line.submit_all()
     await line.completed(2)
+    # A Job whose pods the API server refuses is tried again after a minute: strike in between.
+    await eventually("the next three run", line.started, lambda runs: len(runs) >= 2 * CAPACITY)
 
     await blow(fairslice)
 
