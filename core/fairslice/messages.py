@@ -59,7 +59,11 @@ __all__ = [
     "held_by_annotation",
     "held_by_user",
     "hidden",
+    "lending_checked",
     "line",
+    "lint_memory_fraction",
+    "lint_processes",
+    "lint_visible_devices",
     "listed",
     "max_runtime_over",
     "max_runtime_set",
@@ -521,10 +525,11 @@ def still_queued(kind: str) -> str:
     )
 
 
-def max_runtime_set(kind: str, work_class: str, limit: str) -> str:
+def max_runtime_set(kind: str, work_class: str, limit: int) -> str:
     """Warn: the class's longest run time was written into a Job."""
     return line(
-        f"class {work_class} runs for {limit} at most: activeDeadlineSeconds of this {kind} set"
+        f"class {work_class} runs for {_whole_span(limit)} at most: activeDeadlineSeconds of "
+        f"this {kind} set"
     )
 
 
@@ -533,6 +538,31 @@ def pods_one_by_one(kind: str) -> str:
     return line(
         f"the pods of this {kind} ask for different kinds of GPUs: they wait and start one by one, "
         f"not together; ask for the same kind to have them start as one"
+    )
+
+
+def lint_memory_fraction(container: str, what: str) -> str:
+    """Warn: a server reckons its memory from the whole card, of which it has only a share."""
+    return line(
+        f"{_container(container)}: its memory fraction is of the whole card, yet it gets {what}: "
+        f"set a fraction that leaves the others theirs, or choose a class with slices"
+    )
+
+
+def lint_processes(container: str, flag: str, count: int, held: int) -> str:
+    """Warn: more processes or shards than GPUs, each of which wants one of its own."""
+    return line(
+        f"{_container(container)}: {flag} {count} wants {count} GPUs, it can use {held}: lower it "
+        f"to {held}, or ask for {count} whole GPUs"
+    )
+
+
+def lint_visible_devices(container: str, value: str, held: int) -> str:
+    """Warn: CUDA_VISIBLE_DEVICES names a GPU that the container won't have."""
+    only = "0" if held == 1 else f"0 to {held - 1}"
+    return line(
+        f"{_container(container)}: CUDA_VISIBLE_DEVICES={value[:40]} names GPUs that it won't "
+        f"have: leave it out; its own are numbered {only}"
     )
 
 
@@ -586,6 +616,11 @@ def guarantee_kept(pool: str, free: int, kept: int) -> str:
 def held_by_annotation() -> str:
     """Wait: somebody holds it back by annotation; it keeps its time in line."""
     return line("held back by the annotation fairslice.io/hold: remove it to go on")
+
+
+def lending_checked(team: str, pool: str) -> str:
+    """Wait: beyond its team's guarantee, in a pool where others keep a part of theirs."""
+    return line(f"beyond team {team}'s guarantee of {pool}: the queue checks what others keep")
 
 
 def others_first(what: str) -> str:
@@ -666,9 +701,9 @@ def preempted_by(beneficiary: str, rule: str, lost_seconds: float) -> str:
     return line(f"made room for {beneficiary} ({rule}); lost {_span(lost_seconds)} of work")
 
 
-def max_runtime_over(work_class: str, limit: str, until: str) -> str:
+def max_runtime_over(work_class: str, limit: int, until: str) -> str:
     """Tell work that it ends, or ended, as it ran for as long as its class may."""
-    return line(f"class {work_class} runs for {limit} at most: ends at {until}")
+    return line(f"class {work_class} runs for {_whole_span(limit)} at most: ends at {until}")
 
 
 def position(place: int, queued: int, team: str, reason: str) -> str:
@@ -719,6 +754,13 @@ def _span(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _whole_span(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
 def order_aged() -> str:

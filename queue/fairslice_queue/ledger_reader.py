@@ -1,9 +1,9 @@
 """What the ledger tells: holdings, bookings, changes, and whether its totals are right."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from fairslice.booking import Booking
-from fairslice_queue.bookkeeping import Change, Held, LedgerUnavailable, Snapshot
+from fairslice_queue.bookkeeping import Change, Free, Held, LedgerUnavailable, Snapshot
 from fairslice_queue.ledger_audit import Recount, read_content
 from fairslice_queue.ledger_records import decode_record
 from fairslice_queue.ledger_scripts import LedgerScripts, decode_reply
@@ -36,6 +36,16 @@ class LedgerReader:
             classes=parts["c"],
             users=parts["u"],
             resources=parts["r"],
+        )
+
+    async def free(self, offers: Sequence[str], pools: Sequence[str], rank: int) -> Free:
+        """Read how many units of each offer are free, and how many wait that go first."""
+        request = {"offers": list(offers), "pools": list(pools), "rank": rank}
+        reply = (await self._scripts.run("free", request))[1:]
+        units, waiting = reply[: len(offers)], reply[len(offers) :]
+        return Free(
+            units=dict(zip(offers, map(int, units), strict=True)),
+            waiting=dict(zip(pools, map(int, waiting), strict=True)),
         )
 
     async def get(self, booking_id: str) -> Booking | None:

@@ -23,6 +23,7 @@ _PARTS = {
     "publish_capacity": ("capacity",),
     "rebuild_finish": ("capacity",),
     "totals": ("position",),
+    "trial": ("dry", "book"),
 }
 
 _NAMES = (
@@ -46,10 +47,12 @@ _NAMES = (
     "settle",
     # Those that only read:
     "changes",
+    "free",
     "get",
     "held",
     "last",
     "totals",
+    "trial",
 )
 
 
@@ -57,7 +60,8 @@ _NAMES = (
 def script_text(name: str) -> str:
     """Put a script together from the shared part and its own."""
     folder = files("fairslice_queue") / "scripts"
-    parts = (_BASE, *_PARTS.get(name, ()), name)
+    own = () if name == "trial" else (name,)
+    parts = (_BASE, *_PARTS.get(name, ()), *own)
     return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
 
 

@@ -172,7 +172,8 @@ async def test_applying_a_deployment_over_the_limit_warns_and_changes_nothing(
     assert told.allowed
     assert told.patch == []
     assert "2 of 5 replicas" in told.warnings[0]
-    assert (await place.mutate(deployment(2))).warnings == []
+    (given,) = (await place.mutate(deployment(2))).warnings
+    assert "fairslice gives mig-2g.20gb" in given
     more = await place.update(deployment(6), deployment(4))
     assert more.warnings == []
     assert (await place.update(deployment(9), deployment(4))).warnings

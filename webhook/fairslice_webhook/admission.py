@@ -16,6 +16,7 @@ from fairslice_webhook.decision import (
     Bind,
     BindPod,
     Book,
+    Decision,
     Denial,
     Peek,
     PeekReplicas,
@@ -27,6 +28,10 @@ from fairslice_webhook.review import Review, decode_review, encode_response
 from fairslice_webhook.view import Call, View
 
 __all__ = ["Admission"]
+
+# How long, and how often, something that isn't there is looked for.
+_UNSEEN_SECONDS = 1.0
+_LOOK_SECONDS = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -49,11 +54,14 @@ class Admission:
         sink: AuditSink,
         *,
         call: Callable[[], Call] = _fresh_call,
+        newest: Callable[[], View | None] = lambda: None,
     ) -> None:
+        """Answer with this ledger; `newest` gives the view as it is then, for another look."""
         self._ledger = ledger
         self._metrics = metrics
         self._sink = sink
         self._call = call
+        self._newest = newest
 
     async def answer(self, body: bytes, view: View, phase: Phase, within: float) -> bytes:
         """Answer a review within so many seconds of now.
@@ -63,6 +71,8 @@ class Admission:
         started = time.perf_counter()
         review = decode_review(body)
         decision = decide(review, view, self._call(), phase)
+        if isinstance(decision, Answer) and decision.denial and decision.denial.unseen:
+            decision = await self._look_again(review, view, phase, min(within, _UNSEEN_SECONDS))
         if not isinstance(decision, Answer):
             decision = await self._ask(decision, within)
         answer = self._tried(review, decision)
@@ -77,6 +87,19 @@ class Admission:
             reason=denial.reason if denial is not None else "",
             message=denial.message if denial is not None else "",
         )
+
+    async def _look_again(
+        self, review: Review, view: View, phase: Phase, seconds: float
+    ) -> Decision:
+        """Decide anew on newer views: what came just before may not have been seen yet."""
+        deadline = time.monotonic() + seconds
+        while True:
+            decision = decide(review, view, self._call(), phase)
+            unseen = isinstance(decision, Answer) and decision.denial and decision.denial.unseen
+            if not unseen or time.monotonic() >= deadline:
+                return decision
+            await asyncio.sleep(_LOOK_SECONDS)
+            view = self._newest() or view
 
     async def _ask(self, wish: Wish, within: float) -> Answer:
         try:
@@ -101,6 +124,8 @@ class Admission:
                 return await ledger.attach(
                     wish.booking,
                     owner_uid=wish.owner_uid,
+                    above=wish.above,
+                    units=wish.units,
                     team=wish.team,
                     pod=wish.pod,
                     now=wish.now,

@@ -13,9 +13,17 @@ from fairslice.booking import Booking
 from fairslice.kube.objects import Pod
 from fairslice.v1alpha1 import GROUP
 from fairslice.workloads import adapter_for
-from fairslice_queue.ledger import Attachment, Held, Outcome
+from fairslice_queue.ledger import Attachment, BookRequest, Held, Outcome
 from fairslice_webhook import pod_outcomes, validation, workloads
-from fairslice_webhook.claims import CLAIM_KINDS, decide_claim
+from fairslice_webhook.claims import (
+    CLAIM_KINDS,
+    ClaimPlan,
+    audited_claim,
+    booked_claim,
+    decide_claim,
+    decide_namespace,
+    validate_claim,
+)
 from fairslice_webhook.decision import (
     Answer,
     Attach,
@@ -36,7 +44,7 @@ from fairslice_webhook.replicas import advised, decide_replicas
 from fairslice_webhook.review import Review, ReviewError
 from fairslice_webhook.view import Call, View
 from fairslice_webhook.workload_updates import decide_workload_update
-from fairslice_webhook.workloads import decide_workload
+from fairslice_webhook.workloads import WorkloadPlan, decide_workload
 
 __all__ = ["LedgerAnswer", "Phase", "conclude", "decide", "without_ledger"]
 
@@ -70,7 +78,10 @@ def decide(review: Review, view: View, call: Call, phase: Phase) -> Decision:
     if group == "apps" and kind in _REPLICATED:
         return decide_replicas(review, view, call)
     if group == "resource.k8s.io" and kind in CLAIM_KINDS:
-        return decide_claim(review, view, call)
+        decides = validate_claim if phase is Phase.VALIDATE else decide_claim
+        return decides(review, view, call)
+    if group == "" and kind == "Namespace":
+        return decide_namespace(review, view, call)
     if group == GROUP:
         return validate_policy_object(review) if phase is Phase.VALIDATE else Answer()
     adapter = adapter_for(review.kind.api_version, kind)
@@ -110,25 +121,27 @@ def conclude(wish: Wish, outcome: LedgerAnswer) -> Answer:
     """Turn the ledger's answer to a wish into the final word.
 
     An Outcome answers Book, an Attachment Attach, a Booking (or None) Bind, a bool BindPod,
-    a Held the two Peeks.
+    a Held the two Peeks; to a dry one the Outcome of a trial may do so.
     """
     match wish:
         case Book(request, plan):
             assert isinstance(outcome, Outcome)
-            if isinstance(plan, PodPlan):
-                return pod_outcomes.booked(plan, request, outcome)
-            return workloads.booked(plan, request, outcome)
+            return _booked(plan, request, outcome)
         case Attach():
             assert isinstance(outcome, Attachment)
-            return pod_outcomes.attached(wish.plan, wish.pod, wish.booking, outcome)
+            return pod_outcomes.attached(wish.plan, wish.booking, outcome)
         case Bind():
             assert outcome is None or isinstance(outcome, Booking)
             return validation.bound(wish, outcome)
         case BindPod():
             return validation.pod_bound(wish, outcome is True)
         case Peek():
+            if isinstance(outcome, Outcome):
+                return _booked(wish.plan, wish.request, outcome)
             assert isinstance(outcome, Held)
-            return _peeked(wish, outcome)
+            if wish.dry:
+                return _booked(wish.plan, wish.request, presume(wish.request, outcome))
+            return _audited(wish, outcome)
         case PeekReplicas():
             assert isinstance(outcome, Held)
             return advised(wish.plan, outcome)
@@ -140,9 +153,7 @@ def without_ledger(wish: Wish) -> Answer:
     """Answer without the ledger: nothing starts that could be more than its team may hold."""
     match wish:
         case Book(request, plan):
-            if isinstance(plan, PodPlan):
-                return pod_outcomes.booked_unasked(plan, request)
-            return workloads.booked_unasked(plan, request)
+            return _booked_unasked(plan, request)
         case Attach():
             return pod_outcomes.attached_unasked(wish.plan)
         case Bind() | BindPod() | PeekReplicas():
@@ -154,22 +165,35 @@ def without_ledger(wish: Wish) -> Answer:
             assert_never(wish)
 
 
-def _peeked(wish: Peek, held: Held) -> Answer:
+def _audited(wish: Peek, held: Held) -> Answer:
     plan, request = wish.plan, wish.request
-    if wish.dry:
-        outcome = presume(request, held)
-        if isinstance(plan, PodPlan):
-            return pod_outcomes.booked(plan, request, outcome)
-        return workloads.booked(plan, request, outcome)
     if isinstance(plan, PodPlan):
         return pod_outcomes.audited(plan, request, held)
+    if isinstance(plan, ClaimPlan):
+        return audited_claim(plan, request, held)
     return workloads.audited(plan, request, held)
+
+
+def _booked(
+    plan: PodPlan | WorkloadPlan | ClaimPlan, request: BookRequest, outcome: Outcome
+) -> Answer:
+    if isinstance(plan, PodPlan):
+        return pod_outcomes.booked(plan, request, outcome)
+    if isinstance(plan, ClaimPlan):
+        return booked_claim(plan, request, outcome)
+    return workloads.booked(plan, request, outcome)
+
+
+def _booked_unasked(plan: PodPlan | WorkloadPlan | ClaimPlan, request: BookRequest) -> Answer:
+    if isinstance(plan, PodPlan):
+        return pod_outcomes.booked_unasked(plan, request)
+    if isinstance(plan, ClaimPlan):
+        return booked_claim(plan, request, None)
+    return workloads.booked_unasked(plan, request)
 
 
 def _unpeeked(wish: Peek) -> Answer:
     plan = wish.plan
     if wish.dry:
-        if isinstance(plan, PodPlan):
-            return pod_outcomes.booked_unasked(plan, wish.request)
-        return workloads.booked_unasked(plan, wish.request)
+        return _booked_unasked(plan, wish.request)
     return pod_outcomes.rewritten(plan) if isinstance(plan, PodPlan) else plan.left()

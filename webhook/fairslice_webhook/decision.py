@@ -10,6 +10,7 @@ from fairslice_queue.ledger import BookRequest
 from fairslice_webhook.patching import Op
 
 if TYPE_CHECKING:
+    from fairslice_webhook.claims import ClaimPlan
     from fairslice_webhook.pod_plan import PodPlan
     from fairslice_webhook.replicas import ReplicaPlan
     from fairslice_webhook.workloads import WorkloadPlan
@@ -50,11 +51,15 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a request is refused. The code is HTTP's, as kubectl shows it."""
+    """Why a request is refused. The code is HTTP's, as kubectl shows it.
+
+    `unseen` says that what the object rests on may only not have been seen yet.
+    """
 
     message: str
     code: int = 403
     reason: str = "Forbidden"
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +79,23 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Hold room for a pod or workload."""
+    """Hold room for a pod, workload or claim."""
 
     request: BookRequest
-    plan: "PodPlan | WorkloadPlan"
+    plan: "PodPlan | WorkloadPlan | ClaimPlan"
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Count a pod against its released workload."""
+    """Count a pod of so many units against its released workload.
+
+    `above` are the kinds of workloads for which others, such as the pod's owner, make pods.
+    """
 
     booking: str
     owner_uid: str
+    above: Sequence[str]
+    units: int
     team: str
     pod: str
     now: float
@@ -128,7 +138,7 @@ class Peek:
 
     team: str
     request: BookRequest
-    plan: "PodPlan | WorkloadPlan"
+    plan: "PodPlan | WorkloadPlan | ClaimPlan"
     dry: bool
 
 

@@ -10,14 +10,18 @@ from fairslice.classify import ClassError, classify
 from fairslice.devices import Offer
 from fairslice.kube.objects import PodSpec
 from fairslice.options import NoOption, options_for
+from fairslice.pod_groups import group_of, is_pod_group
 from fairslice.policy import Team, WorkClass
-from fairslice.requests import AskError, PodAsk, read_pod
-from fairslice.rollouts import rollout_of
+from fairslice.requests import AskError, PodAsk, UnseenError, by_claims, read_pod
+from fairslice.resource_names import DEVICE_CLASS_PREFIX
 from fairslice.v1alpha1.policy import Overflow
 from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.ledger import BookRequest, Limits, limits_of
+from fairslice_webhook.decision import Denial
+from fairslice_webhook.entitlement import entitled
 from fairslice_webhook.judgement import never_fits
 from fairslice_webhook.subject import Subject
+from fairslice_webhook.view import View
 
 __all__ = [
     "UNCLASSIFIED",
@@ -28,6 +32,7 @@ __all__ = [
     "first_possible",
     "is_constrained",
     "read",
+    "takes_devices",
 ]
 
 UNCLASSIFIED = "unclassified"
@@ -39,11 +44,10 @@ _USUAL_TOLERATIONS = ("node.kubernetes.io/", "nvidia.com/")
 class Refusal(ValueError):
     """Work that can't be admitted as it is written: one line, and the HTTP code for it."""
 
-    def __init__(self, message: str, code: int, reason: str) -> None:
+    def __init__(self, message: str, code: int, reason: str, *, unseen: bool = False) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
-        self.reason = reason
+        self.denial = Denial(message, code, reason, unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,34 @@ def read(subject: Subject, spec: PodSpec, annotations: Mapping[str, str] | None)
 
     Raises Refusal.
     """
+    view = subject.view
     try:
-        return read_pod(spec, annotations, fractions=subject.view.policy.fractions_as_memory)
+        ask = read_pod(
+            spec,
+            annotations,
+            fractions=view.policy.fractions_as_memory,
+            namespace=subject.review.namespace,
+            devices=view.devices,
+        )
     except AskError as error:
-        raise Refusal(str(error), 422, "Invalid") from None
+        unseen = isinstance(error, UnseenError)
+        raise Refusal(str(error), 422, "Invalid", unseen=unseen) from None
+    return by_claims(ask, view.given_by_claims) if view.devices.names and ask.units else ask
+
+
+def takes_devices(spec: PodSpec, view: View) -> bool:
+    """Say whether a pod may get devices other than through a device plugin."""
+    if spec.resource_claims:
+        return True
+    if not view.devices.known:
+        return False
+    names = view.devices.names
+    for container in (*spec.containers, *(spec.init_containers or ())):
+        limits = container.resources.limits if container.resources is not None else None
+        for name in limits or ():
+            if name in names or name.startswith(DEVICE_CLASS_PREFIX):
+                return True
+    return False
 
 
 def assess(
@@ -97,7 +125,7 @@ def assess(
         )
     except ClassError as error:
         raise Refusal(str(error), 403, "Forbidden") from None
-    offers = _offers(subject, spec)
+    offers = _offers(subject, ask, spec)
     closed = _closed_pools(subject, team, offers)
     mode = subject.modes.rewrite
     ideal: tuple[Option, ...] = ()
@@ -131,29 +159,33 @@ def book_request(
     team: Team,
     ref: Ref,
     work: GpuWork,
-    spec: PodSpec,
+    specs: Sequence[PodSpec],
     *,
     pods: int,
+    sizes: tuple[int, ...] = (),
     as_enforced: bool = False,
 ) -> BookRequest:
     """Make the wish to book; whether it may wait or start follows from class and modes.
 
-    `as_enforced` makes the one that would be made if what is audited were enforced.
+    `sizes` are those of its pods, each as so many of `pods`. `as_enforced` makes the wish that
+    would be made if what is audited were enforced.
     """
     acting = (Mode.ENFORCE, Mode.AUDIT) if as_enforced else (Mode.ENFORCE,)
     queues = subject.modes.queue in acting
     options = work.ideal if as_enforced else work.options
     work_class = work.work_class
     # Overflow is about pods: a Job can wait by its nature, a person in front of a notebook can't.
-    if subject.person and ref.kind == "Pod":
+    group, revision = group_of(subject.meta) if ref.kind == "Pod" else ("", "")
+    together = is_pod_group(group)
+    if subject.person and ref.kind == "Pod" and not together:
         waits = work_class is not None and work_class.overflow is Overflow.QUEUE
     else:
         waits = True
     waits = waits and queues
     # What lies on one node together is more than the ledger can tell.
     mixed = any(len(option.units) > 1 for option in options)
-    constrained = mixed or is_constrained(spec)
-    group, revision = rollout_of(subject.meta) if ref.kind == "Pod" else ("", "")
+    constrained = mixed or any(map(is_constrained, specs))
+    unlike = bool(sizes) and sizes != (1,)
     booking = Booking(
         id=subject.booking_id,
         ref=ref,
@@ -170,29 +202,36 @@ def book_request(
         group_revision=revision,
         preemptible=work_class.preemptible if work_class is not None else True,
         restarts=subject.restarts,
+        sizes=sizes if unlike else (),
     )
     request = BookRequest(
         booking=booking,
         limits=(
-            limits_of(team, work.class_name, options)
+            limits_of(team, work.class_name, options, subject.call.now)
             if subject.modes.quota in acting
             else Limits(pools={option.pool: None for option in options})
         ),
         now=subject.call.now,
         # What chooses its nodes is placed by the queue, which knows them; and what the queue
-        # makes anew it also lets go.
-        start=not (waits and (constrained or subject.own)),
+        # makes anew it also lets go. So it is with pods that can't be placed one like the other.
+        start=not (waits and (constrained or subject.own or unlike or together)),
         overflow_queue=waits,
         # Where nothing may wait, or nodes may yet come, a lack of capacity is the scheduler's.
-        capacity=queues and (waits or not (constrained or _may_grow(subject, options))),
+        # So is all that DRA allocates.
+        capacity=queues
+        and any(option.units for option in options)
+        and (waits or not (constrained or _may_grow(subject, options))),
         spare=subject.call.booking,
     )
+    if subject.modes.quota in acting:
+        request = entitled(subject.view, team, request)
     if ref.kind != "Pod" or not waits:
         return request
     first = first_possible(request, team, subject)
     # A gated pod's resources are fixed; but one that its controller makes anew when it is
     # deleted may be let go with any other option by just that.
-    others = tuple(option for option in options if option is not first) if group else ()
+    remade = group and not together
+    others = tuple(option for option in options if option is not first) if remade else ()
     return msgspec.structs.replace(request, queued_options=(first, *others))
 
 
@@ -227,8 +266,10 @@ def is_constrained(spec: PodSpec) -> bool:
     )
 
 
-def _offers(subject: Subject, spec: PodSpec) -> Sequence[Offer]:
+def _offers(subject: Subject, ask: PodAsk, spec: PodSpec) -> Sequence[Offer]:
     inventory = subject.view.inventory
+    if not ask.units:
+        return inventory.models_for(spec)
     if spec.node_selector or spec.affinity is not None:
         return inventory.offers_for(spec)
     return inventory.offers
@@ -237,7 +278,8 @@ def _offers(subject: Subject, spec: PodSpec) -> Sequence[Offer]:
 def _closed_pools(subject: Subject, team: Team, offers: Sequence[Offer]) -> frozenset[str]:
     if subject.modes.quota is not Mode.ENFORCE:
         return frozenset()
-    return frozenset(offer.pool for offer in offers if team.quota(offer.pool).limit == 0)
+    now = subject.call.now
+    return frozenset(offer.pool for offer in offers if team.limit(offer.pool, now) == 0)
 
 
 def _in_service_first(subject: Subject, options: tuple[Option, ...]) -> tuple[Option, ...]:

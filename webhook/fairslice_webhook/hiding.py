@@ -6,6 +6,7 @@ driver libraries), and one with GPUs loses the variable where the plugin uses it
 devices. Source: nvidia-container-toolkit, internal/config/image; k8s-device-plugin.
 """
 
+from collections.abc import Container as Names
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,14 +55,18 @@ def containers_of(spec: PodSpec) -> Iterator[tuple[str, Container]]:
             yield f"/spec/{field}/{index}", container
 
 
-def holds_gpu(container: Container) -> bool:
-    """Say whether the device plugin will give this container a GPU."""
+def holds_gpu(container: Container, given_by_claims: Names[str] = ()) -> bool:
+    """Say whether the device plugin will give this container a GPU.
+
+    What DRA hands out comes through CDI, past the variable; `given_by_claims` are resource
+    names that stand for that.
+    """
     resources = container.resources
     if resources is None:
         return False
     for amounts in (resources.limits, resources.requests):
         for name, amount in (amounts or {}).items():
-            if _is_device(name) and not _is_zero(amount):
+            if _is_device(name) and name not in given_by_claims and not _is_zero(amount):
                 return True
     return False
 
@@ -71,18 +76,17 @@ def _is_device(name: str) -> bool:
         resource = parse_resource(name)
     except ResourceNameError:
         return False
-    # What DRA hands out comes through CDI, which the variable doesn't touch.
     return resource is not None and not resource.device_class
 
 
-def hide_pod(spec: PodSpec, hiding: HidingSpec) -> Hiding:
+def hide_pod(spec: PodSpec, hiding: HidingSpec, given_by_claims: Names[str] = ()) -> Hiding:
     """Hide what a pod's containers do not hold; remove a GPU runtime class it has no use for."""
     ops: list[Op] = []
     told: list[str] = []
     any_gpu = bool(spec.resource_claims)
     for path, container in containers_of(spec):
-        holds = holds_gpu(container)
-        any_gpu |= holds
+        holds = holds_gpu(container, given_by_claims)
+        any_gpu = any_gpu or holds or holds_gpu(container)
         hidden = hide_container(path, container, holds=holds, hiding=hiding)
         ops += hidden.ops
         told += hidden.told

@@ -10,10 +10,10 @@ from fairslice.policy import Policy, Team
 from fairslice.v1alpha1.policy import Overflow
 from fairslice_queue.ledger import BookRequest, Held, Limits, Outcome, Verdict
 
-__all__ = ["cap_denial", "never_fits", "presume", "reason"]
+__all__ = ["Cap", "cap_denial", "caps_of", "never_fits", "presume", "reason"]
 
 
-class _Cap:
+class Cap:
     """One cap beside what is used of it and what one pod asks of it."""
 
     __slots__ = ("cause", "limit", "per_pod", "subject", "used")
@@ -40,7 +40,7 @@ def never_fits(request: BookRequest, team: Team, inventory: Inventory) -> str | 
     booking = request.booking
     first_refusal: str | None = None
     for option in booking.options:
-        caps = _caps(request, option, Held())
+        caps = caps_of(request, option, Held())
         tight = min(caps, key=lambda cap: cap.fits, default=None)
         if tight is not None and tight.fits < booking.pods:
             refusal = messages.never_fits_cap(
@@ -53,7 +53,7 @@ def never_fits(request: BookRequest, team: Team, inventory: Inventory) -> str | 
                 fits=tight.fits,
             )
         else:
-            have, room = _reach(option, inventory)
+            have, room = _reach(option, inventory, max(booking.sizes, default=1))
             if room >= booking.pods:
                 return None
             refusal = messages.never_fits_capacity(
@@ -69,8 +69,11 @@ def presume(request: BookRequest, held: Held) -> Outcome:
     refused: Outcome | None = None
     for index, option in enumerate(booking.options):
         broken = next(
-            (cap for cap in _caps(request, option, held) if cap.fits < booking.pods), None
+            (cap for cap in caps_of(request, option, held) if cap.fits < booking.pods), None
         )
+        if broken is None and request.held_up:
+            verdict = Verdict.QUEUED if request.overflow_queue else Verdict.DENIED
+            return Outcome(verdict=verdict, id=booking.id, cause="placement", why=request.held_up)
         if broken is None:
             return Outcome(verdict=Verdict.BOOKED, id=booking.id, chosen=index, option=option)
         if refused is None:
@@ -99,14 +102,18 @@ def reason(outcome: Outcome, team: str, options: Sequence[Option]) -> str:
         case "tentative":
             return messages.too_many_submissions(team, outcome.limit)
         case "placement":
-            return messages.placement_planned()
+            return outcome.why or messages.placement_planned()
+        case "lending":
+            return messages.lending_checked(team, outcome.subject)
         case _:
             return messages.capacity_taken(what)
 
 
-def cap_denial(policy: Policy, team: Team, outcome: Outcome, options: Sequence[Option]) -> str:
+def cap_denial(
+    policy: Policy, team: Team, outcome: Outcome, options: Sequence[Option], way_out: str = ""
+) -> str:
     """Word the denial of work that can't start now and doesn't wait."""
-    waits = _way_out(policy, team)
+    waits = way_out or _way_out(policy, team)
     if outcome.cause in ("limit", "class", "user", "resource"):
         return messages.cap_exceeded(
             team.name,
@@ -133,37 +140,41 @@ def _way_out(policy: Policy, team: Team) -> str:
     return "end something you no longer need, or try again later"
 
 
-def _caps(request: BookRequest, option: Option, held: Held) -> list[_Cap]:
+def caps_of(request: BookRequest, option: Option, held: Held) -> list[Cap]:
+    """List the caps that this option must keep, beside what is used of each."""
     booking, limits = request.booking, request.limits
-    caps: list[_Cap] = []
+    caps: list[Cap] = []
     pool_limit = limits.pools.get(option.pool)
     if pool_limit is not None:
         used = held.pools.get(option.pool, 0)
-        caps.append(_Cap("limit", option.pool, used, pool_limit, option.milli))
+        caps.append(Cap("limit", option.pool, used, pool_limit, option.milli))
     if limits.work_class is not None:
         used = held.classes.get(booking.work_class, 0)
-        caps.append(_Cap("class", booking.work_class, used, limits.work_class, option.milli))
+        caps.append(Cap("class", booking.work_class, used, limits.work_class, option.milli))
     if limits.user is not None:
         used = held.users.get(booking.user, 0)
-        caps.append(_Cap("user", booking.user, used, limits.user, option.milli))
+        caps.append(Cap("user", booking.user, used, limits.user, option.milli))
     caps += _resource_caps(limits, option, held)
     return caps
 
 
-def _resource_caps(limits: Limits, option: Option, held: Held) -> list[_Cap]:
+def _resource_caps(limits: Limits, option: Option, held: Held) -> list[Cap]:
     return [
-        _Cap("resource", name, held.resources.get(name, 0), limits.resources[name], units)
+        Cap("resource", name, held.resources.get(name, 0), limits.resources[name], units)
         for name, units in option.units.items()
         if name in limits.resources
     ]
 
 
-def _reach(option: Option, inventory: Inventory) -> tuple[int, int]:
-    """Return the most units there could be of the scarcest offer, and how many pods that holds."""
+def _reach(option: Option, inventory: Inventory, size: int) -> tuple[int, int]:
+    """Return the most units there could be of the scarcest offer, and how many pods that holds.
+
+    A pod of this size must have a node that holds it.
+    """
     have, room = 0, 1 << 30
     for offer, units in option.offers.items():
         reach = inventory.reach(offer)
-        pods = reach.total // units if reach.on_one_node >= units else 0
+        pods = reach.total // units if reach.on_one_node >= units * size else 0
         if pods < room:
             have, room = reach.total, pods
     return have, room

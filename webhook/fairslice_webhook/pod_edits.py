@@ -12,6 +12,7 @@ import msgspec
 
 from fairslice import stamps
 from fairslice.booking import Assignment, NodeRequirement, Option
+from fairslice.device_claims import counted
 from fairslice.kube.objects import Affinity, Container, NodeSelectorTerm, ObjectMeta, Pod, PodSpec
 from fairslice.requests import ContainerAsk, ContainerKind, PodAsk, sum_containers
 from fairslice_webhook.patching import Op, add, escape, map_ops, remove, remove_items
@@ -66,7 +67,9 @@ def render(pod: Pod, ask: PodAsk | None, edits: PodEdits) -> tuple[Op, ...]:
 
 
 def covers(option: Option, ask: PodAsk) -> bool:
-    """Say whether a pod, its requests renamed as the option says, takes just the option's units."""
+    """Say whether a pod, its requests renamed as the option says, takes just what it gives."""
+    if option.devices != counted(ask.needs):
+        return False
     amounts: dict[str, list[tuple[ContainerKind, int]]] = {}
     for item in ask.gpu_containers:
         if item.resource is not None:

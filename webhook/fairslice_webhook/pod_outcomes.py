@@ -8,9 +8,10 @@ from fairslice.booking import Option
 from fairslice.options import describe
 from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.ledger import Attachment, BookRequest, Held, Outcome, Verdict
-from fairslice_webhook.decision import Answer, Denial
+from fairslice_webhook.decision import Answer
 from fairslice_webhook.gpu_work import Refusal
 from fairslice_webhook.judgement import cap_denial, never_fits, presume, reason
+from fairslice_webhook.lints import lints
 from fairslice_webhook.pod_edits import covers, read_assignment
 from fairslice_webhook.pod_plan import PodPlan
 from fairslice_webhook.subject import Notes
@@ -52,13 +53,13 @@ def booked_unasked(plan: PodPlan, request: BookRequest) -> Answer:
     return plan.deny(messages.try_again(), code=503, reason="ServiceUnavailable")
 
 
-def attached(plan: PodPlan, pod_stamp: str, booking: str, answer: Attachment) -> Answer:
+def attached(plan: PodPlan, booking: str, answer: Attachment) -> Answer:
     """Conclude a pod's claim to belong to a released workload."""
     if answer.accepted and answer.option is not None and covers(answer.option, plan.ask):
         # Should its class or option be gone since, what was released stays released.
         with suppress(Refusal):
             plan, _ = plan.worked_out()
-        return plan.answer(plan.booked(booking, answer.option, pod_stamp=pod_stamp))
+        return plan.answer(plan.booked(booking, answer.option, pod_stamp=answer.pod))
     return attached_unasked(plan)
 
 
@@ -67,7 +68,7 @@ def attached_unasked(plan: PodPlan) -> Answer:
     try:
         plan, _ = plan.worked_out()
     except Refusal as refusal:
-        return Answer(denial=Denial(refusal.message, refusal.code, refusal.reason))
+        return Answer(denial=refusal.denial)
     controller = plan.subject.controller
     name = f"{controller.kind} {controller.name}" if controller is not None else "its workload"
     return _unbooked(plan, plan.wish(), messages.beyond_booking(name))
@@ -128,16 +129,23 @@ def _stamped(plan: PodPlan, options: tuple[Option, ...]) -> Option | None:
     found = assignment.option
     if not covers(found, plan.ask):
         return None
-    share = (found.pool, found.product, found.mode, found.milli, found.units)
-    for option in options:
-        if (option.pool, option.product, option.mode, option.milli, option.units) == share:
-            return found
-    return None
+    share = _share(found)
+    return found if any(_share(option) == share for option in options) else None
+
+
+def _share(option: Option) -> tuple[object, ...]:
+    return (option.pool, option.product, option.mode, option.milli, option.units, option.devices)
 
 
 def _told(plan: PodPlan, option: Option) -> tuple[str, ...]:
-    """Say what was given, where it is not just what was asked."""
+    """Say what was given, where it is not just what was asked, and what it breaks."""
+    if plan.subject.controller is not None:
+        habits: tuple[str, ...] = ()  # told to nobody but a controller
+    else:
+        habits = tuple(lints(plan.pod.spec, plan.ask, option))
     same = all(name in option.units for name in plan.ask.units)
+    # Claims stay as they are, but which nodes they are served from may be settled here.
+    same = same and not (option.devices and option.requirements)
     if plan.subject.modes.rewrite is not Mode.ENFORCE or (same and option.isolated):
-        return ()
-    return (messages.option_given(describe(option)),)
+        return habits
+    return (messages.option_given(describe(option)), *habits)

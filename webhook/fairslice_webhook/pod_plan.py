@@ -13,7 +13,7 @@ from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.ledger import BookRequest
 from fairslice_webhook.decision import Answer, AuditRecord, Denial
 from fairslice_webhook.gpu_work import GpuWork, assess, book_request
-from fairslice_webhook.pod_edits import PodEdits, assignment_text, render
+from fairslice_webhook.pod_edits import PodEdits, assignment_text, read_assignment, render
 from fairslice_webhook.subject import Notes, Subject
 
 __all__ = ["PodPlan"]
@@ -66,7 +66,13 @@ class PodPlan:
             generate_name="" if meta.name else meta.generate_name,
         )
         return book_request(
-            self.subject, self.team, ref, self.work, self.pod.spec, pods=1, as_enforced=as_enforced
+            self.subject,
+            self.team,
+            ref,
+            self.work,
+            [self.pod.spec],
+            pods=1,
+            as_enforced=as_enforced,
         )
 
     def answer(self, edits: PodEdits, *warnings: str) -> Answer:
@@ -96,7 +102,19 @@ class PodPlan:
         own = self._stamps(booking, option)
         own.update(self.subject.submitter)
         own[stamps.QUEUED_AT] = self.subject.queued_at_text
+        own[stamps.CLAIMED] = self._claimed(booking) or None
         return self._edits(own, option, State.QUEUED, gate=True)
+
+    def _claimed(self, booking: str) -> str:
+        """Name the booking among whose pods this one asked for a place, should one become free."""
+        if self.subject.controller is None:
+            return ""
+        assignment = read_assignment(self.pod.metadata)
+        if assignment is None:
+            return ""
+        if assignment.booking != booking:
+            return assignment.booking
+        return self.subject.stamp(stamps.CLAIMED)
 
     def _stamps(self, booking: str, option: Option) -> dict[str, str | None]:
         assignment = Assignment(booking=booking, option=option)

@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
+
 from fairslice import messages, stamps
 from fairslice.kube.objects import Pod
 from fairslice.options import describe
+from fairslice.pod_groups import PodGroupError, pod_group
 from fairslice.policy import Team
 from fairslice.requests import PodAsk
 from fairslice.v1alpha1.policy import DeviceListStrategy, Unassigned
 from fairslice.v1alpha1.scalars import Mode
-from fairslice.workloads import adapter_for
+from fairslice.workloads import adapter_for, kinds_above
 from fairslice_webhook.decision import Answer, Attach, Book, Decision, Denial, Peek
-from fairslice_webhook.gpu_work import GpuWork, Refusal, read
+from fairslice_webhook.gpu_work import GpuWork, Refusal, read, takes_devices
 from fairslice_webhook.guards import breaches
 from fairslice_webhook.hiding import containers_of, hide_pod, holds_gpu
 from fairslice_webhook.judgement import never_fits
@@ -46,7 +49,8 @@ def decide_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
     subject = Subject.of(review, meta, view, call)
     notes = Notes(subject)
     gpu = any(holds_gpu(container) for _, container in containers_of(spec))
-    refused = _guard(subject, pod, notes, gpu=gpu or bool(spec.resource_claims))
+    gpu = gpu or takes_devices(spec, view)
+    refused = _guard(subject, pod, notes, gpu=gpu)
     if refused is not None:
         return refused
     base = _base_edits(subject, pod, notes)
@@ -64,7 +68,7 @@ def decide_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
             return Answer(
                 (),
                 notes.warnings,
-                Denial(refusal.message, refusal.code, refusal.reason),
+                refusal.denial,
                 records=notes.records,
             )
         notes.audit("quota", "deny", refusal.message)
@@ -74,15 +78,20 @@ def decide_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
 def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: Notes) -> Decision:
     meta, review, modes = pod.metadata, subject.review, subject.modes
     ask = read(subject, pod.spec, meta.annotations)
-    if not ask.units:
-        # Claims alone: what they take is counted where they are allocated.
+    if not ask.is_gpu:
+        # Claims for other devices, or for GPUs that are in the books by themselves.
         return _settle(pod, ask, base, notes)
     plan = PodPlan(subject, team, pod, ask, replace(base, drop_zero_keys=subject.work_enforced))
     attach = _attachment(plan.noting(notes))
     if attach is not None:
         return attach
-    if subject.books and _of_workload(subject) and is_gated(pod.spec) and _is_stamped(subject):
+    claimed = _of_workload(subject) or subject.stamp(stamps.CLAIMED) != ""
+    if subject.books and claimed and is_gated(pod.spec) and _is_stamped(subject):
         return attached_unasked(plan.noting(notes))  # it was refused a moment ago
+    try:
+        group = pod_group(meta)
+    except PodGroupError as error:
+        raise Refusal(str(error), 422, "Invalid") from None
     plan, work = plan.worked_out()
     _note_work(subject, work, pod, notes)
     plan = plan.noting(notes)
@@ -93,7 +102,11 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
         return rewritten(plan)
     request = plan.wish()
     if subject.person:
-        never = never_fits(request, team, subject.view.inventory)
+        whole = request.booking
+        if group is not None:
+            whole = msgspec.structs.replace(whole, pods=group.size)
+        trial = msgspec.structs.replace(request, booking=whole)
+        never = never_fits(trial, team, subject.view.inventory)
         if never is not None:
             return plan.deny(never)
     return Peek(team.name, request, plan, dry=True) if review.dry_run else Book(request, plan)
@@ -111,6 +124,8 @@ def _attachment(plan: PodPlan) -> Attach | None:
     return Attach(
         booking=assignment.booking,
         owner_uid=controller.uid,
+        above=kinds_above(controller.kind),
+        units=sum(plan.ask.units.values()),
         team=plan.team.name,
         pod=subject.pod_stamp(assignment.booking),
         now=subject.call.now,
@@ -150,7 +165,7 @@ def _base_edits(subject: Subject, pod: Pod, notes: Notes) -> PodEdits:
     mode = subject.modes.hide
     hide: tuple[Op, ...] = ()
     if mode is not Mode.OFF:
-        hiding = hide_pod(pod.spec, policy.hiding)
+        hiding = hide_pod(pod.spec, policy.hiding, subject.view.given_by_claims)
         if mode is Mode.ENFORCE:
             hide = hiding.ops
             if hiding.told:

@@ -10,14 +10,17 @@ import msgspec
 from msgspec import Struct
 
 from fairslice import messages
-from fairslice.booking import Ref
+from fairslice.booking import Option, Ref
 from fairslice.classify import owner_kinds
-from fairslice.kube.objects import ObjectMeta, PodTemplateSpec
+from fairslice.kube.objects import ObjectMeta, PodSpec, PodTemplateSpec
+from fairslice.options import describe
+from fairslice.requests import PodAsk
 from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.ledger import BookRequest, Held, Verdict
 from fairslice_webhook.decision import Answer, Decision, PeekReplicas
 from fairslice_webhook.gpu_work import Refusal, assess, book_request, read
 from fairslice_webhook.judgement import never_fits, presume, reason
+from fairslice_webhook.lints import lints
 from fairslice_webhook.review import Review
 from fairslice_webhook.subject import Notes, Subject
 from fairslice_webhook.view import Call, View
@@ -46,6 +49,7 @@ class ReplicaPlan:
     request: BookRequest
     replicas: int
     enforced: bool
+    told: tuple[str, ...] = ()
 
 
 def decide_replicas(review: Review, view: View, call: Call) -> Decision:
@@ -62,7 +66,7 @@ def decide_replicas(review: Review, view: View, call: Call) -> Decision:
     template = new.spec.template
     try:
         ask = read(subject, template.spec, template.metadata.annotations)
-        if not ask.units:
+        if not ask.is_gpu:
             return Answer()
         kinds = (review.kind.kind, *owner_kinds(new.metadata))
         work = assess(subject, team, ask, template.spec, template.metadata.labels, kinds)
@@ -74,13 +78,25 @@ def decide_replicas(review: Review, view: View, call: Call) -> Decision:
         return Answer((), notes.warnings, records=notes.records)
     ref = Ref(kind=review.kind.kind, namespace=review.namespace, name=new.metadata.name)
     request = book_request(
-        subject, team, ref, work, template.spec, pods=1, as_enforced=not subject.books
+        subject, team, ref, work, [template.spec], pods=1, as_enforced=not subject.books
     )
+    told: tuple[str, ...] = ()
+    if old is None or old.spec.template != template:
+        told = _told(subject, template.spec, ask, work.options[0])
     replicas = _replicas(new) - (_replicas(old) if old is not None else 0)
     watching = subject.books or Mode.AUDIT in (subject.modes.quota, subject.modes.queue)
     if replicas <= 0 or not watching:
-        return Answer()
-    return PeekReplicas(team.name, ReplicaPlan(subject, request, replicas, subject.books))
+        return Answer((), told)
+    return PeekReplicas(team.name, ReplicaPlan(subject, request, replicas, subject.books, told))
+
+
+def _told(subject: Subject, spec: PodSpec, ask: PodAsk, option: Option) -> tuple[str, ...]:
+    """Say what each replica will be given and what that breaks: to its pods nobody listens."""
+    habits = tuple(lints(spec, ask, option))
+    same = all(name in option.units for name in ask.units)
+    if subject.modes.rewrite is not Mode.ENFORCE or (same and option.isolated):
+        return habits
+    return (messages.option_given(describe(option)), *habits)
 
 
 def advised(plan: ReplicaPlan, held: Held) -> Answer:
@@ -93,13 +109,13 @@ def advised(plan: ReplicaPlan, held: Held) -> Answer:
     if never is None:
         fitting, why = _fitting(plan, held, team.name)
     if fitting >= plan.replicas:
-        return Answer()
+        return Answer((), plan.told)
     text = messages.replicas_would_wait(fitting, plan.replicas, why)
     if plan.enforced:
-        return Answer((), (text,))
+        return Answer((), (text, *plan.told))
     notes = Notes(subject)
     notes.audit("queue", "queue", text)
-    return Answer((), notes.warnings, records=notes.records)
+    return Answer((), (*notes.warnings, *plan.told), records=notes.records)
 
 
 def _fitting(plan: ReplicaPlan, held: Held, team: str) -> tuple[int, str]:

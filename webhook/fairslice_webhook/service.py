@@ -78,7 +78,9 @@ class _Webhook:
         self._metrics = WebhookMetrics(registry)
         self._metrics.brake.set_function(lambda: float(self._brake.on))
         self._sink = LedgerAuditSink(ledger)
-        self._admission = Admission(ledger, self._metrics, self._sink)
+        self._admission = Admission(
+            ledger, self._metrics, self._sink, newest=lambda: self._views.view
+        )
         self._election = LeaderElection(
             client,
             namespace=settings.namespace,

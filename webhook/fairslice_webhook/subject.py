@@ -18,7 +18,8 @@ from fairslice_webhook.view import Call, View
 __all__ = ["Notes", "Subject"]
 
 _BOOKING_ID = re.compile(r"b[0-9a-f]{20}", re.ASCII)
-_POD_ID = re.compile(r"p[0-9a-f]{20}", re.ASCII)
+# A large pod's says how many of its booking's it counts for, which the ledger adds.
+_POD_ID = re.compile(r"(p[0-9a-f]{20})(?:x[0-9]+)?", re.ASCII)
 
 # A reinvocation follows within the API server's time limit for webhooks.
 _REPLAY_SECONDS = 30.0
@@ -109,8 +110,9 @@ class Subject:
     def pod_stamp(self, booking: str) -> str:
         """The id of a pod among those attached to a booking."""
         stamped = self.stamp(stamps.POD_STAMP)
-        if self.stamp(stamps.BOOKING) == booking and _POD_ID.fullmatch(stamped):
-            return stamped
+        found = _POD_ID.fullmatch(stamped)
+        if self.stamp(stamps.BOOKING) == booking and found is not None:
+            return found[1]
         return self.call.pod
 
     @property

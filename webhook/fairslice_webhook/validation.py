@@ -8,11 +8,12 @@ import msgspec
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking, State
+from fairslice.device_claims import counted
 from fairslice.kube.objects import Pod
 from fairslice.v1alpha1.scalars import Mode
 from fairslice.workloads import Adapter, WorkloadError
 from fairslice_webhook.decision import Answer, Bind, BindPod, Decision, Denial
-from fairslice_webhook.gpu_work import Refusal, read
+from fairslice_webhook.gpu_work import Refusal, read, takes_devices
 from fairslice_webhook.guards import breaches
 from fairslice_webhook.hiding import containers_of, hide_container, hide_pod, holds_gpu
 from fairslice_webhook.pod_edits import is_gated, read_assignment
@@ -32,25 +33,34 @@ def validate_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
     if view.policy.is_exempt(review.namespace, spec.service_account_name):
         return _STORED
     subject = Subject.of(review, meta, view, call)
-    if subject.modes.hide is Mode.ENFORCE and hide_pod(spec, view.policy.hiding).ops:
+    if (
+        subject.modes.hide is Mode.ENFORCE
+        and hide_pod(spec, view.policy.hiding, view.given_by_claims).ops
+    ):
         return _changed("what a container sees of GPUs")
     gpu = any(holds_gpu(container) for _, container in containers_of(spec))
+    gpu = gpu or takes_devices(spec, view)
     if subject.team is None:
         return _STORED
     if subject.modes.guards is Mode.ENFORCE:
-        for message in breaches(pod, view.policy.hiding, gpu=gpu or bool(spec.resource_claims)):
+        for message in breaches(pod, view.policy.hiding, gpu=gpu):
             return Answer(denial=Denial(message))
     if not subject.books or not gpu:
         return _STORED
     try:
         ask = read(subject, spec, meta.annotations)
     except Refusal as refusal:
-        return Answer(denial=Denial(refusal.message, refusal.code, refusal.reason))
+        return Answer(denial=refusal.denial)
+    if not ask.is_gpu:
+        return _STORED
     booking = subject.stamp(stamps.BOOKING)
     if not booking:
         return Answer(denial=Denial(messages.unbooked()))
     assignment = read_assignment(meta)
-    if assignment is None or assignment.booking != booking or assignment.option.units != ask.units:
+    if assignment is None or assignment.booking != booking:
+        return _changed("the GPU requests")
+    option = assignment.option
+    if option.units != ask.units or option.devices != counted(ask.needs):
         return _changed("the GPU requests")
     if review.dry_run:
         return _STORED

@@ -1,11 +1,15 @@
 """What decisions are taken from: one frozen snapshot of the cluster, and what a call brings."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from fairslice.device_claims import Devices
 from fairslice.inventory import Inventory
 from fairslice.policy import Modes, Policy, Team
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.scalars import Mode
+from fairslice.v1alpha1.team import TeamStatus
+from fairslice.workloads import ADAPTERS
 
 __all__ = ["Call", "View"]
 
@@ -25,6 +29,7 @@ class View:
 
     `own_users` are the names under which fairslice's own services write. `queued_kinds` are
     the kinds that the queue suspends and releases; others are decided at their pods.
+    `statuses` is how teams stood a moment ago, as the queue tells it.
     """
 
     policy: Policy
@@ -32,7 +37,18 @@ class View:
     inventory: Inventory
     own_users: frozenset[str]
     priority_classes: frozenset[str]
-    queued_kinds: frozenset[str] = frozenset({"Job"})
+    queued_kinds: frozenset[str] = frozenset(adapter.kind.kind for adapter in ADAPTERS)
+    devices: Devices = field(default_factory=Devices)
+    statuses: Mapping[str, TeamStatus] = field(default_factory=dict)
+
+    @property
+    def given_by_claims(self) -> Mapping[str, str]:
+        """Resource names that stand for device classes, and that no device plugin offers."""
+        names = self.devices.names
+        if not names:
+            return names
+        offers = self.inventory.advertises
+        return {name: unit for name, unit in names.items() if not offers(name)}
 
     def modes(self, team: Team | None) -> Modes:
         """Return how far each feature goes for a team's objects."""

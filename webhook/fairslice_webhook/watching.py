@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from fairslice.device_watch import DeviceWatch
 from fairslice.inventory import Inventory
 from fairslice.kube.client import KubeClient
 from fairslice.kube.objects import Namespace, Node, ObjectMeta
@@ -48,6 +49,7 @@ class ViewKeeper:
         self._classes = Reflector(
             client, "/apis/scheduling.k8s.io/v1/priorityclasses", _PriorityClass
         )
+        self._devices = DeviceWatch(client, lambda: self._mark("devices"))
         self._policy = Policy.compile(SharingPolicySpec())
         self._inventory = Inventory.build((), self._policy)
         self._compiled: dict[str, Team] = {}
@@ -62,8 +64,10 @@ class ViewKeeper:
             followed = (self._policies, self._teams, self._namespaces, self._nodes, self._classes)
             for reflector in followed:
                 tasks.create_task(reflector.run())
+            tasks.create_task(self._devices.run())
             for reflector in followed:
                 await reflector.synced.wait()
+            await self._devices.synced.wait()
             self._policies.subscribe(lambda old, new: self._mark("policy"))
             self._teams.subscribe(lambda old, new: self._mark("teams"))
             self._namespaces.subscribe(self._namespace_changed)
@@ -95,6 +99,7 @@ class ViewKeeper:
     def _rebuild(self) -> None:
         self._scheduled = False
         stale, self._stale = self._stale, set()
+        zone = self._policy.zone
         changed, self._changed_nodes = self._changed_nodes, {}
         if "policy" in stale and self._read_policy():
             nodes = self._nodes.store.values()
@@ -106,7 +111,7 @@ class ViewKeeper:
                     if node is None
                     else self._inventory.with_node(node)
                 )
-        if "teams" in stale:
+        if "teams" in stale or self._policy.zone != zone:
             self._read_teams()
         self.view = View(
             policy=self._policy,
@@ -114,6 +119,8 @@ class ViewKeeper:
             inventory=self._inventory,
             own_users=self._own_users,
             priority_classes=frozenset(key.name for key in self._classes.store),
+            devices=self._devices.devices,
+            statuses={key.name: item.status for key, item in self._teams.store.items()},
         )
 
     def _read_policy(self) -> bool:
@@ -130,7 +137,9 @@ class ViewKeeper:
         compiled: dict[str, Team] = {}
         for key, resource in self._teams.store.items():
             try:
-                compiled[key.name] = Team.compile(key.name, resource.metadata.uid, resource.spec)
+                compiled[key.name] = Team.compile(
+                    key.name, resource.metadata.uid, resource.spec, self._policy.zone
+                )
             except PolicyError as error:
                 _log.warning("Team %s keeps its last good state: %s", key.name, error)
                 if key.name in self._compiled:

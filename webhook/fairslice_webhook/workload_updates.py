@@ -9,16 +9,19 @@ import msgspec
 
 from fairslice import messages, stamps
 from fairslice.booking import State
+from fairslice.pod_sets import PodSet, metadata_ops
+from fairslice.policy import WorkClass
 from fairslice.v1alpha1.scalars import Mode
-from fairslice.workloads import Adapter, PodSet, WorkloadError
+from fairslice.workloads import Adapter, WorkloadError
 from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.gpu_work import Refusal, read
+from fairslice_webhook.job_policies import deadline_ops
 from fairslice_webhook.patching import Op, map_ops
 from fairslice_webhook.pod_updates import class_kept, restored
 from fairslice_webhook.review import Review
 from fairslice_webhook.subject import Subject
 from fairslice_webhook.view import Call, View
-from fairslice_webhook.workloads import Workload, template_meta_ops
+from fairslice_webhook.workloads import Workload
 
 __all__ = ["decide_workload_update"]
 
@@ -65,6 +68,8 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
     ]
     if suspend is not None:
         ops += new.suspend_ops(suspend=suspend)
+    if old.managed and _deadline(new) != _deadline(old):
+        ops += deadline_ops(adapter, new.obj, _class_of(new, view))
     ops += _template_ops(new, old)
     return Answer(tuple(ops), tuple(warnings))
 
@@ -81,6 +86,19 @@ def _turn(new: Workload, old: Workload, kind: str) -> tuple[State | None, str]:
     return None, ""
 
 
+def _deadline(workload: Workload) -> object:
+    return (workload.obj.get("spec") or {}).get("activeDeadlineSeconds")
+
+
+def _class_of(workload: Workload, view: View) -> WorkClass | None:
+    """Find the class that a workload was found to be of when it was created."""
+    for item in workload.pod_sets:
+        name = (item.template.metadata.labels or {}).get(stamps.CLASS)
+        if name:
+            return view.policy.classes.get(name)
+    return None
+
+
 def _asks_changed(subject: Subject, new: Workload, old: Workload) -> bool:
     """Say whether the GPU requests of a waiting workload's templates differ."""
     if new.obj.get("spec") == old.obj.get("spec"):
@@ -91,24 +109,30 @@ def _asks_changed(subject: Subject, new: Workload, old: Workload) -> bool:
         return True
 
 
-def _asks(subject: Subject, workload: Workload) -> list[tuple[str, dict[str, int], object]]:
-    found: list[tuple[str, dict[str, int], object]] = []
+def _asks(subject: Subject, workload: Workload) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
     for item in workload.pod_sets:
         ask = read(subject, item.template.spec, item.template.metadata.annotations)
-        found.append((item.path, ask.units, ask.memory))
+        found.append((item.path, ask.units, ask.needs, ask.memory))
     return found
 
 
 def _template_ops(new: Workload, old: Workload) -> list[Op]:
-    """Put back what only fairslice may write on pod templates."""
+    """Put back what only fairslice may write on pod templates.
+
+    A child's templates follow its parent's, assignment and all: the ledger checks it.
+    """
     before: dict[str, PodSet] = {item.path: item for item in old.pod_sets}
     ops: list[Op] = []
+    made: set[str] = set()
     for item in new.pod_sets:
         known = before.get(item.path)
-        if known is None or known.template.metadata == item.template.metadata:
+        if known is None or known.held == item.held:
             continue
-        annotations, labels = restored(item.template.metadata, known.template.metadata)
+        annotations, labels = restored(item.held, known.held)
         if old.managed:
-            labels |= class_kept(item.template.metadata, known.template.metadata)
-        ops += template_meta_ops(item, new.obj, annotations, labels)
+            labels |= class_kept(item.held, known.held)
+        elif new.is_child:
+            annotations.pop(stamps.ASSIGNMENT, None)
+        ops += metadata_ops(item, annotations, labels, made)
     return ops

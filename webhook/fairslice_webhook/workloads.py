@@ -4,8 +4,8 @@ What the user's template asks for is never edited; the option given travels besi
 annotation of the template, and is put into effect pod by pod.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,17 +14,19 @@ from msgspec import Struct
 from fairslice import messages, stamps
 from fairslice.booking import Assignment, Option, Ref, State
 from fairslice.classify import owner_kinds
+from fairslice.gangs import Member, common_options, read_members
 from fairslice.kube.objects import ObjectMeta
 from fairslice.options import describe
+from fairslice.pod_sets import at_pointer, metadata_ops
 from fairslice.policy import Team
-from fairslice.requests import PodAsk
 from fairslice.v1alpha1.scalars import Mode
 from fairslice.workloads import Adapter, PodSet, WorkloadError, adapter_for
 from fairslice_queue.ledger import BookRequest, Held, Outcome, Verdict
 from fairslice_webhook.decision import Answer, AuditRecord, Book, Decision, Denial, Peek
 from fairslice_webhook.gpu_work import GpuWork, Refusal, assess, book_request, read
-from fairslice_webhook.job_policies import job_policy_ops
+from fairslice_webhook.job_policies import deadline_ops, job_policy_ops
 from fairslice_webhook.judgement import cap_denial, never_fits, presume, reason
+from fairslice_webhook.lints import lints
 from fairslice_webhook.patching import Op, add, map_ops
 from fairslice_webhook.pod_edits import assignment_text, foreign_stamps
 from fairslice_webhook.review import Review
@@ -34,7 +36,6 @@ from fairslice_webhook.view import Call, View
 __all__ = ["Workload", "WorkloadPlan", "audited", "booked", "booked_unasked", "decide_workload"]
 
 _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-_JOB_CONTROLLER = "kubernetes.io/job-controller"
 
 
 class _Whole(Struct, frozen=True):
@@ -81,14 +82,22 @@ class Workload:
     @property
     def left_to_others(self) -> bool:
         """Say whether something else decides when it starts."""
-        if (self.obj.get("spec") or {}).get("managedBy", _JOB_CONTROLLER) != _JOB_CONTROLLER:
-            return True
+        return self.adapter.is_foreign(self.obj) or self.is_child
+
+    @property
+    def is_child(self) -> bool:
+        """Say whether a workload that may itself be queued stands above it."""
         owner = next((ref for ref in self.meta.owner_references or () if ref.controller), None)
         return owner is not None and adapter_for(owner.api_version, owner.kind) is not None
 
     def suspend_ops(self, *, suspend: bool) -> tuple[Op, ...]:
         """Set the field that holds it back."""
-        return (add(self.adapter.suspend, suspend),) if self.suspended is not suspend else ()
+        if self.suspended is suspend:
+            return ()
+        above = self.adapter.suspend.rpartition("/")[0]
+        if at_pointer(self.obj, above) is None:
+            return (add(above, {"suspend": suspend}),)
+        return (add(self.adapter.suspend, suspend),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +107,15 @@ class WorkloadPlan:
     subject: Subject
     team: Team
     workload: Workload
-    sets: tuple[PodSet, ...]
-    ask: PodAsk
+    members: tuple[Member, ...]
     work: GpuWork
     warnings: tuple[str, ...] = ()
     records: tuple[AuditRecord, ...] = ()
 
     @property
     def pods(self) -> int:
-        """How many pods with GPUs there are at once."""
-        return sum(item.count for item in self.sets)
+        """How many pods with GPUs there are at once, the larger ones counted as several."""
+        return sum(member.count for member in self.members)
 
     def noting(self, notes: Notes) -> "WorkloadPlan":
         """Return the plan with what is to be told."""
@@ -131,8 +139,9 @@ class WorkloadPlan:
             self.team,
             ref,
             self.work,
-            self.sets[0].template.spec,
+            [member.pod_set.template.spec for member in self.members],
             pods=self.pods,
+            sizes=tuple(sorted({member.size for member in self.members})),
             as_enforced=as_enforced,
         )
 
@@ -147,6 +156,7 @@ class WorkloadPlan:
     def answer(self, state: State, booking: str, option: Option | None, *warnings: str) -> Answer:
         """Stamp the workload with where it stands; an option goes into its templates."""
         meta, subject = self.workload.meta, self.subject
+        work_class = self.work.work_class
         own: dict[str, str | None] = {
             **foreign_stamps(meta.annotations),
             stamps.BOOKING: booking,
@@ -166,60 +176,37 @@ class WorkloadPlan:
             *map_ops("/metadata/labels", meta.labels, labels),
             *self.workload.suspend_ops(suspend=state is not State.RELEASED),
             *job_policy_ops(self.workload.adapter, self.workload.obj),
+            *(deadline := deadline_ops(self.workload.adapter, self.workload.obj, work_class)),
         ]
+        if deadline and work_class is not None:
+            kind = self.workload.adapter.kind.kind
+            text = messages.max_runtime_set(kind, work_class.name, work_class.max_runtime)
+            warnings = (*warnings, text)
+        made: set[str] = set()
+        members = {member.pod_set.path: member for member in self.members}
         for item in self.workload.pod_sets:
-            given = option if item in self.sets else None
-            ops += self._template_ops(item, booking, given)
+            ops += self._template_ops(item, members.get(item.path), booking, option, made)
         return Answer(tuple(ops), (*self.warnings, *warnings), records=self.records, strict=True)
 
-    def _template_ops(self, item: PodSet, booking: str, option: Option | None) -> tuple[Op, ...]:
-        meta = item.template.metadata
+    def _template_ops(
+        self,
+        item: PodSet,
+        member: Member | None,
+        booking: str,
+        option: Option | None,
+        made: set[str],
+    ) -> tuple[Op, ...]:
+        meta = item.held
         annotations: dict[str, str | None] = dict(foreign_stamps(meta.annotations))
-        if option is not None:
-            assignment = Assignment(booking=booking, option=option)
-            annotations[stamps.ASSIGNMENT] = assignment_text(assignment, meta)
         labels: dict[str, str | None] = dict(foreign_stamps(meta.labels))
-        work_class = self.work.work_class
-        if item in self.sets and work_class is not None:
-            # The pods are to be of the class that the workload was found to be of.
-            labels[stamps.CLASS] = work_class.name
-        return template_meta_ops(item, self.workload.obj, annotations, labels)
-
-
-def template_meta_ops(
-    item: PodSet,
-    obj: Mapping[str, Any],
-    annotations: Mapping[str, str | None],
-    labels: Mapping[str, str | None],
-) -> tuple[Op, ...]:
-    """Change a template's annotations and labels; its metadata may be missing altogether."""
-    path = f"{item.path}/metadata"
-    if _at(obj, path) is None:
-        parts = {"annotations": annotations, "labels": labels}
-        present = {
-            name: {key: value for key, value in part.items() if value is not None}
-            for name, part in parts.items()
-        }
-        present = {name: part for name, part in present.items() if part}
-        return (add(path, present),) if present else ()
-    meta = item.template.metadata
-    return (
-        *map_ops(f"{path}/annotations", meta.annotations, annotations),
-        *map_ops(f"{path}/labels", meta.labels, labels),
-    )
-
-
-def _at(obj: Any, pointer: str) -> Any:
-    """Follow a JSON pointer; None where it leads nowhere."""
-    for step in pointer.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(obj, list):
-            obj = obj[int(key)] if key.isdigit() and int(key) < len(obj) else None
-        else:
-            obj = obj.get(key) if isinstance(obj, dict) else None
-        if obj is None:
-            return None
-    return obj
+        if member is not None:
+            if option is not None:
+                assignment = Assignment(booking=booking, option=option.times(member.size))
+                annotations[stamps.ASSIGNMENT] = assignment_text(assignment, meta)
+            if self.work.work_class is not None:
+                # The pods are to be of the class that the workload was found to be of.
+                labels[stamps.CLASS] = self.work.work_class.name
+        return metadata_ops(item, annotations, labels, made)
 
 
 def decide_workload(review: Review, adapter: Adapter, view: View, call: Call) -> Decision:
@@ -238,36 +225,46 @@ def decide_workload(review: Review, adapter: Adapter, view: View, call: Call) ->
     if kueue and view.policy.leave_to_kueue:
         return _cleaned(subject, workload)
     try:
-        plan = _plan(subject, team, workload)
+        members = _members(subject, workload)
+        plan = _plan(subject, team, workload, members) if members else None
     except Refusal as refusal:
         if subject.books:
-            return Answer(denial=Denial(refusal.message, refusal.code, refusal.reason))
+            return Answer(denial=refusal.denial)
         notes = Notes(subject)
         notes.audit("quota", "deny", refusal.message)
         return Answer((), notes.warnings, records=notes.records)
     if plan is None:
-        return _cleaned(subject, workload)
+        told = (messages.pods_one_by_one(adapter.kind.kind),) if members else ()
+        return replace(_cleaned(subject, workload), warnings=told)
     return _decide(plan)
 
 
-def _plan(subject: Subject, team: Team, workload: Workload) -> WorkloadPlan | None:
-    """Read what a workload asks for; None if that is nothing, or pods of different sizes."""
-    asking = []
-    for item in workload.pod_sets:
-        if not item.count:
-            continue
-        ask = read(subject, item.template.spec, item.template.metadata.annotations)
-        if ask.units:
-            asking.append((item, ask))
-    # Pods of several sizes can't be booked as one; each is then booked as it comes.
-    if not asking or any(ask.units != asking[0][1].units for _, ask in asking):
-        return None
-    first, ask = asking[0]
-    meta = first.template.metadata
+def _members(subject: Subject, workload: Workload) -> tuple[Member, ...]:
+    """Find the pod sets that ask for GPUs. Raises Refusal."""
+    return read_members(workload.pod_sets, partial(read, subject))
+
+
+def _plan(
+    subject: Subject, team: Team, workload: Workload, members: tuple[Member, ...]
+) -> WorkloadPlan | None:
+    """Work out what a workload may be given; None if no kind of share serves all its pods.
+
+    Raises Refusal.
+    """
+    meta = members[0].pod_set.template.metadata
     labels = {**(meta.labels or {}), **(workload.meta.labels or {})}
     kinds = (workload.adapter.kind.kind, *owner_kinds(workload.meta))
-    work = assess(subject, team, ask, first.template.spec, labels, kinds)
-    return WorkloadPlan(subject, team, workload, tuple(item for item, _ in asking), ask, work)
+    works = [
+        assess(subject, team, member.ask, member.pod_set.template.spec, labels, kinds)
+        for member in members
+    ]
+    sizes = [member.size for member in members]
+    options = common_options([work.options for work in works], sizes)
+    if not options:
+        return None
+    ideal = common_options([work.ideal for work in works], sizes)
+    work = replace(works[0], options=options, ideal=ideal or options)
+    return WorkloadPlan(subject, team, workload, members, work)
 
 
 def _decide(plan: WorkloadPlan) -> Decision:
@@ -304,14 +301,11 @@ def _cleaned(subject: Subject, workload: Workload) -> Answer:
         *map_ops("/metadata/annotations", meta.annotations, foreign_stamps(meta.annotations)),
         *map_ops("/metadata/labels", meta.labels, foreign_stamps(meta.labels)),
     ]
+    made: set[str] = set()
     for item in workload.pod_sets:
-        template = item.template.metadata
-        ops += template_meta_ops(
-            item,
-            workload.obj,
-            foreign_stamps(template.annotations, keep),
-            foreign_stamps(template.labels),
-        )
+        held = item.held
+        annotations = foreign_stamps(held.annotations, keep)
+        ops += metadata_ops(item, annotations, foreign_stamps(held.labels), made)
     return Answer(tuple(ops))
 
 
@@ -326,16 +320,26 @@ def booked(plan: WorkloadPlan, request: BookRequest, outcome: Outcome) -> Answer
             option = outcome.option or options[outcome.chosen]
             given = messages.option_given(describe(option))
             told = (given,) if option.rename else ()
-            return plan.answer(State.RELEASED, outcome.id, option, *told)
+            return plan.answer(State.RELEASED, outcome.id, option, *told, *_habits(plan, option))
         case Verdict.QUEUED:
             why = messages.queued(reason(outcome, plan.team.name, options))
-            return plan.answer(State.QUEUED, outcome.id, None, why)
+            return plan.answer(State.QUEUED, outcome.id, None, why, *_habits(plan, options[0]))
         case Verdict.DENIED:
             if request.overflow_queue:
                 why = messages.queued(reason(outcome, plan.team.name, options))
                 return plan.answer(State.QUEUED, plan.subject.booking_id, None, why)
             view = plan.subject.view
             return plan.deny(cap_denial(view.policy, plan.team, outcome, options))
+
+
+def _habits(plan: WorkloadPlan, option: Option) -> tuple[str, ...]:
+    """Say which habits the share breaks; its pods' own warnings reach nobody."""
+    found = dict.fromkeys(
+        text
+        for member in plan.members
+        for text in lints(member.pod_set.template.spec, member.ask, option)
+    )
+    return tuple(found)
 
 
 def booked_unasked(plan: WorkloadPlan, request: BookRequest) -> Answer:
