@@ -16,7 +16,7 @@ from fairslice.kube.objects import PodSpec
 from fairslice.pod_sets import PodSet
 from fairslice.requests import PodAsk, read_pod
 
-__all__ = ["Member", "common_options", "read_members", "size_in", "sizes_of"]
+__all__ = ["Member", "common_options", "part_of", "read_members", "size_in", "sizes_of"]
 
 
 Reader = Callable[[PodSpec, Mapping[str, str] | None], PodAsk]
@@ -93,25 +93,29 @@ def size_in(option: Option, pod: Option) -> int:
     return size if option.times(size).units == pod.units else 0
 
 
+def part_of(option: Option, size: int) -> Option:
+    """Return what the booking's own pods take, given what a pod of a size takes."""
+    if size == 1:
+        return option
+    units = {name: amount // size for name, amount in option.units.items()}
+    devices = {name: amount // size for name, amount in option.devices.items()}
+    return replace(option, milli=option.milli // size, units=units, devices=devices)
+
+
 def _offer(option: Option) -> tuple[str, str, str, frozenset[str]]:
     return option.pool, option.product, option.mode, frozenset(option.units)
 
 
 def _unit(shares: Sequence[Option], sizes: Sequence[int]) -> Option | None:
     share, size = shares[0], sizes[0]
-    milli, rest = divmod(share.milli, size)
-    if rest or any(amount % size for amount in share.units.values()):
-        return None
     unit = replace(
-        share,
-        milli=milli,
-        units={name: amount // size for name, amount in share.units.items()},
+        part_of(share, size),
         rename={old: new for each in shares for old, new in each.rename.items()},
         isolated=all(each.isolated for each in shares),
         memory_mib=min(each.memory_mib for each in shares),
     )
     for each, times in zip(shares, sizes, strict=True):
         grown = unit.times(times)
-        if (grown.units, grown.milli) != (each.units, each.milli):
+        if (grown.units, grown.milli, grown.devices) != (each.units, each.milli, each.devices):
             return None
     return unit

@@ -4,8 +4,7 @@ A uid in every patch keeps it from hitting a successor of the same name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import quote
+from dataclasses import dataclass, field
 
 from msgspec import json
 
@@ -20,16 +19,15 @@ from fairslice.kube.client import (
     NotFound,
     TooManyRequests,
 )
+from fairslice.workloads import Adapter, adapter_of_kind
 from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.object_paths import ObjectPaths
+from fairslice_queue.release_patch import release_patch
 
-__all__ = ["Actor", "path_of"]
+__all__ = ["Actor"]
 
-_COLLECTIONS = {"Pod": "/api/v1/namespaces/{}/pods", "Job": "/apis/batch/v1/namespaces/{}/jobs"}
-
-
-def path_of(kind: str, namespace: str, name: str) -> str:
-    """Build an object's API path."""
-    return f"{_COLLECTIONS[kind].format(quote(namespace))}/{quote(name)}"
+# An object that changes between being read and being patched is read again.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +35,14 @@ class Actor:
     """Acts on objects as the queue's own identity. Methods raise ApiError."""
 
     client: KubeClient
+    paths: ObjectPaths = field(default_factory=ObjectPaths)
 
     async def start_workload(self, facts: WorkloadFacts, booking: Booking, option: Option) -> None:
-        """Un-suspend a Job and hand its assignment to its template, in one patch."""
+        """Un-suspend a workload and hand its assignment to its templates, in one patch."""
+        adapter = adapter_of_kind(facts.kind)
+        if adapter is not None and facts.kind != "Job":
+            await self._start_custom(adapter, facts, booking, option)
+            return
         assignment = json.encode(Assignment(booking=booking.id, option=option)).decode()
         stamped = {stamps.ASSIGNMENT: assignment}
         body = {
@@ -53,7 +56,7 @@ class Actor:
                 "template": {"metadata": {"annotations": stamped}},
             },
         }
-        path = path_of(facts.kind, facts.namespace, facts.name)
+        path = self.paths.of(facts.kind, facts.namespace, facts.name)
         try:
             await self.client.patch(path, body, MERGE_PATCH)
         except Invalid:
@@ -65,6 +68,8 @@ class Actor:
 
     async def free_workload(self, facts: WorkloadFacts) -> None:
         """Let a workload start as if fairslice had never held it: un-suspended, unstamped."""
+        adapter = adapter_of_kind(facts.kind)
+        assert adapter is not None
         body = {
             "metadata": {
                 "uid": facts.uid,
@@ -75,23 +80,44 @@ class Actor:
                     stamps.STATUS: None,
                 },
             },
-            "spec": {"suspend": False},
+            **adapter.suspend_body(suspend=False),
         }
-        await self.client.patch(path_of(facts.kind, facts.namespace, facts.name), body, MERGE_PATCH)
+        await self.client.patch(
+            self.paths.of(facts.kind, facts.namespace, facts.name), body, MERGE_PATCH
+        )
 
     async def stop_workload(
         self, facts: WorkloadFacts, state: State, annotations: Mapping[str, str | None]
     ) -> None:
-        """Suspend a Job and say why."""
+        """Suspend a workload and say why."""
+        adapter = adapter_of_kind(facts.kind)
+        assert adapter is not None
         body = {
             "metadata": {
                 "uid": facts.uid,
                 "labels": {stamps.STATE: state.value.lower()},
                 "annotations": dict(annotations),
             },
-            "spec": {"suspend": True},
+            **adapter.suspend_body(suspend=True),
         }
-        await self.client.patch(path_of(facts.kind, facts.namespace, facts.name), body, MERGE_PATCH)
+        path = self.paths.of(facts.kind, facts.namespace, facts.name)
+        await self.client.patch(path, body, MERGE_PATCH)
+
+    async def _start_custom(
+        self, adapter: Adapter, facts: WorkloadFacts, booking: Booking, option: Option
+    ) -> None:
+        path = self.paths.of(facts.kind, facts.namespace, facts.name)
+        for left in reversed(range(_TRIES)):
+            obj = json.decode(await self.client.get(path))
+            if obj["metadata"]["uid"] != facts.uid:
+                return
+            try:
+                patch = release_patch(adapter, obj, booking.id, option)
+                await self.client.patch(path, patch, JSON_PATCH)
+                return
+            except (Conflict, Invalid):
+                if not left:
+                    raise
 
     async def ungate(
         self, pod: PodFacts, booking: Booking, option: Option, pod_stamp: str = ""
@@ -120,7 +146,7 @@ class Actor:
             {"op": "add", "path": f"/metadata/annotations/{_escape(key)}", "value": value}
             for key, value in stamped.items()
         ]
-        await self.client.patch(path_of("Pod", pod.namespace, pod.name), patch, JSON_PATCH)
+        await self.client.patch(self.paths.of("Pod", pod.namespace, pod.name), patch, JSON_PATCH)
 
     async def annotate(
         self,
@@ -132,14 +158,14 @@ class Actor:
     ) -> None:
         """Write annotations."""
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
-        await self.client.patch(path_of(kind, namespace, name), body, MERGE_PATCH)
+        await self.client.patch(self.paths.of(kind, namespace, name), body, MERGE_PATCH)
 
     async def label_state(
         self, kind: str, namespace: str, name: str, uid: str, state: State
     ) -> None:
         """Write the state label."""
         body = {"metadata": {"uid": uid, "labels": {stamps.STATE: state.value.lower()}}}
-        await self.client.patch(path_of(kind, namespace, name), body, MERGE_PATCH)
+        await self.client.patch(self.paths.of(kind, namespace, name), body, MERGE_PATCH)
 
     async def evict(self, pod: PodFacts, grace: int) -> bool:
         """Evict a pod through the eviction API. False: a disruption budget forbids it now."""
@@ -153,7 +179,9 @@ class Actor:
             },
         }
         try:
-            await self.client.create(path_of("Pod", pod.namespace, pod.name) + "/eviction", body)
+            await self.client.create(
+                self.paths.of("Pod", pod.namespace, pod.name) + "/eviction", body
+            )
         except TooManyRequests:
             return False
         except (NotFound, Conflict):
@@ -168,7 +196,7 @@ class Actor:
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:
-            await self.client.delete(path_of(kind, namespace, name), body)
+            await self.client.delete(self.paths.of(kind, namespace, name), body)
         except (NotFound, Conflict):
             return
 

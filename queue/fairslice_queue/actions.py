@@ -1,18 +1,25 @@
 """What the planner asks the dispatcher to do. Each is safe to do twice."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from fairslice.booking import Option
 
 __all__ = ["Action", "Explain", "Preempt", "Release", "Reserve"]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let a waiting workload start on these nodes (node → pods)."""
+    """Let a waiting workload start on these nodes (node → pods).
+
+    For a gang of unlike pods, `sets` are the nodes of each set, and `option` is the one chosen.
+    """
 
     booking: str
     chosen: int
     place: Mapping[str, int]
+    sets: Sequence[Mapping[str, int]] = ()
+    option: Option | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,25 @@ webhook reads it, and it is taken into the books as it is: nothing that runs is 
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from fairslice import stamps
 from fairslice.booking import Booking, Option, Ref, State
 from fairslice.classify import ClassError, classify, owner_kinds
+from fairslice.device_claims import Devices
 from fairslice.devices import Offer
+from fairslice.gangs import common_options, part_of
 from fairslice.inventory import Inventory
 from fairslice.kube.objects import PodSpec
 from fairslice.options import NoOption, options_for
+from fairslice.pod_groups import group_of
 from fairslice.policy import Policy, Team, WorkClass
-from fairslice.requests import AskError, PodAsk, read_pod
-from fairslice.rollouts import rollout_of
+from fairslice.requests import AskError, PodAsk, by_claims, read_pod
 from fairslice.teams import TeamIndex
 from fairslice_queue.facts import PodFacts, WorkloadFacts, timestamp
+from fairslice_queue.reconcile import held_by
 
 __all__ = ["Adopter"]
 
@@ -34,6 +37,7 @@ class Adopter:
     teams: TeamIndex
     inventory: Inventory
     new_id: Callable[[], str]
+    devices: Devices = field(default_factory=Devices)
 
     def workload(
         self, facts: WorkloadFacts, pods: Sequence[PodFacts], now: float
@@ -48,16 +52,19 @@ class Adopter:
             facts.spec.priority_class_name,
             (facts.kind, *owner_kinds(facts.metadata)),
         )
-        ask = _read(facts.spec, facts.template.annotations or {})
-        if ask is None:
+        options, sizes = self._of_workload(facts, team, work_class)
+        if options is None:
             return None
-        options = self._options(facts.spec, ask, team, work_class)
         booking = self._booking(facts, facts.kind, team, work_class, options, now)
+        booking = structs.replace(booking, sizes=_unlike(sizes))
         live = [pod for pod in pods if not pod.ended]
-        place = Counter(pod.node for pod in live if pod.node)
+        place: Counter[str] = Counter()
+        for pod in live:
+            if pod.node:
+                place[pod.node] += held_by(booking, [pod])
         if facts.suspended and not place:
             return structs.replace(booking, state=_waiting_state(facts.labels), pods=facts.desired)
-        given = facts.assignment.option if facts.assignment is not None else None
+        given = part_of(facts.assignment.option, sizes[0]) if facts.assignment is not None else None
         if given is None and options:
             given = options[0]
         if given is None:
@@ -67,15 +74,31 @@ class Adopter:
         else:
             running = any(pod.phase == "Running" for pod in live)
             state = State.RUNNING if running else State.RELEASED
-            count = max(facts.desired, len(live))
+            count = max(facts.desired, held_by(booking, live))
         options, chosen = _with(options, given)
         return structs.replace(
             booking, state=state, options=options, chosen=chosen, pods=count, place=dict(place)
         )
 
+    def _of_workload(
+        self, facts: WorkloadFacts, team: Team | None, work_class: WorkClass | None
+    ) -> tuple[tuple[Option, ...] | None, tuple[int, ...]]:
+        """List what a workload could be given, and its pods' sizes; None if it asks for no GPU."""
+        if not facts.members:
+            ask = self._read(facts.namespace, facts.spec, facts.template.annotations or {})
+            if ask is None:
+                return None, ()
+            return self._options(facts.spec, ask, team, work_class), (1,)
+        sizes = tuple(member.size for member in facts.members)
+        found = [
+            self._options(member.pod_set.template.spec, member.ask, team, work_class)
+            for member in facts.members
+        ]
+        return common_options(found, sizes), sizes
+
     def pod(self, facts: PodFacts, now: float) -> Booking | None:
         """Book a pod that belongs to no booked workload; None if it holds no GPU."""
-        ask = _read(facts.spec, facts.annotations)
+        ask = self._read(facts.namespace, facts.spec, facts.annotations)
         if ask is None:
             return None
         team = self._team(facts.namespace, facts.spec)
@@ -95,7 +118,7 @@ class Adopter:
             option = options[0] if options else None
         if option is None:
             return None
-        group, revision = rollout_of(facts.metadata)
+        group, revision = group_of(facts.metadata)
         booking = self._booking(facts, "Pod", team, work_class, (option,), now)
         booking = structs.replace(booking, group=group, group_revision=revision)
         if facts.gated:
@@ -161,18 +184,32 @@ class Adopter:
             return None
         return found.work_class
 
+    def _read(self, namespace: str, spec: PodSpec, annotations: Mapping[str, str]) -> PodAsk | None:
+        names = self.devices.names
+        try:
+            ask = read_pod(
+                spec, annotations, fractions=True, namespace=namespace, devices=self.devices
+            )
+        except AskError:
+            return None
+        advertised = self.inventory.advertises
+        given = {name: unit for name, unit in names.items() if not advertised(name)}
+        ask = by_claims(ask, given) if given and ask.units else ask
+        return ask if ask.is_gpu else None
+
     def _options(
         self, spec: PodSpec, ask: PodAsk, team: Team | None, work_class: WorkClass | None
     ) -> tuple[Option, ...]:
         closed = set()
         if team is not None:
             pools = {offer.pool for offer in self.inventory.offers}
-            closed = {pool for pool in pools if team.quota(pool).limit == 0}
+            lent = {loan.pool for loan in team.loans}
+            closed = {pool for pool in pools - lent if team.quota(pool).limit == 0}
         try:
             return options_for(
                 ask,
                 work_class,
-                self.inventory.offers_for(spec),
+                self.inventory.offers_for(spec) if ask.units else self.inventory.models_for(spec),
                 self.policy,
                 closed_pools=frozenset(closed),
             )
@@ -209,12 +246,9 @@ class Adopter:
         )
 
 
-def _read(spec: PodSpec, annotations: Mapping[str, str]) -> PodAsk | None:
-    try:
-        ask = read_pod(spec, annotations, fractions=True)
-    except AskError:
-        return None
-    return ask if ask.is_gpu else None
+def _unlike(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    distinct = tuple(sorted(set(sizes)))
+    return () if distinct == (1,) else distinct
 
 
 def _with(options: tuple[Option, ...], given: Option) -> tuple[tuple[Option, ...], int]:

@@ -1,18 +1,39 @@
 """What the queue keeps of the objects it watches: the few facts that decisions rest on."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from fairslice import stamps
 from fairslice.booking import Assignment
-from fairslice.kube.objects import Job, ObjectMeta, OwnerReference, Pod, PodSpec
-from fairslice.placement import PodNeeds, pod_needs
+from fairslice.gangs import Member, read_members
+from fairslice.kube.objects import (
+    Job,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    PodTemplateSpec,
+)
+from fairslice.placement import PodNeeds, SetNeeds, gang_needs, pod_needs
+from fairslice.pod_groups import PodGroup, PodGroupError, pod_group
 from fairslice.quantity import QuantityError
+from fairslice.requests import AskError
+from fairslice.workloads import Adapter, WorkloadError
 
-__all__ = ["PodFacts", "WorkloadFacts", "job_facts", "pod_facts", "timestamp"]
+__all__ = [
+    "CustomObject",
+    "PodFacts",
+    "WorkloadFacts",
+    "job_facts",
+    "pod_facts",
+    "timestamp",
+    "workload_facts",
+]
 
 _NO_LABELS: Mapping[str, str] = {}
 _ASSIGNMENT = msgspec.json.Decoder(Assignment)
@@ -48,7 +69,8 @@ def _needs(spec: PodSpec) -> PodNeeds:
 class PodFacts:
     """A pod. `booking` is its stamp, `disruption` the reason it is being pushed out.
 
-    `stamp` is its own id among the pods of its workload's booking.
+    `stamp` is its own id among the pods of its workload's booking. `group` is the pod group
+    that it is of, as the books name it.
     """
 
     metadata: ObjectMeta
@@ -68,6 +90,8 @@ class PodFacts:
     started: float
     spec: PodSpec
     needs: PodNeeds
+    group: str = ""
+    group_size: int = 0
 
     @property
     def key(self) -> str:
@@ -119,6 +143,7 @@ def pod_facts(pod: Pod) -> PodFacts:
             and condition.reason == "Unschedulable"
         ):
             unschedulable, since = condition.message, timestamp(condition.last_transition_time)
+    group = _group(meta)
     return PodFacts(
         metadata=meta,
         node=spec.node_name,
@@ -137,12 +162,27 @@ def pod_facts(pod: Pod) -> PodFacts:
         started=timestamp(status.start_time),
         spec=spec,
         needs=_needs(spec),
+        group=group.key if group is not None else "",
+        group_size=group.size if group is not None else 0,
     )
+
+
+def _group(meta: ObjectMeta) -> PodGroup | None:
+    try:
+        return pod_group(meta)
+    except PodGroupError:  # older than the install: it starts by itself
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFacts:
-    """A suspendable workload. `desired` is how many pods it should now have running."""
+    """A suspendable workload. `desired` is how many pods it should now have running.
+
+    Pods are counted as bookings count them: a large one as several. `least` is below `desired`
+    for a kind that changes the number by itself. `members` are its pod sets with GPUs, where it
+    may have several; template, spec and assignment are the first's. `counts_successes` says
+    that pods which have succeeded are off `desired` already.
+    """
 
     kind: str
     namespace: str
@@ -164,6 +204,9 @@ class WorkloadFacts:
     created: float
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    least: int = 0
+    members: tuple[Member, ...] = ()
+    counts_successes: bool = True
 
     @property
     def key(self) -> str:
@@ -202,6 +245,7 @@ def job_facts(job: Job) -> WorkloadFacts:
         failure=failure,
         deleting=meta.deletion_timestamp is not None,
         desired=desired,
+        least=desired,
         booking=(meta.annotations or _NO_LABELS).get(stamps.BOOKING, ""),
         metadata=meta,
         template=spec.template.metadata,
@@ -212,3 +256,56 @@ def job_facts(job: Job) -> WorkloadFacts:
         labels=meta.labels or _NO_LABELS,
         annotations=meta.annotations or _NO_LABELS,
     )
+
+
+class CustomObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of a custom kind, read as far as its row in the table needs."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+def workload_facts(adapter: Adapter, obj: CustomObject) -> WorkloadFacts:
+    """Reduce an object of a custom kind to its facts."""
+    meta = obj.metadata
+    plain: dict[str, Any] = {"spec": obj.spec, "status": obj.status}
+    members: tuple[Member, ...] = ()
+    # Admission lets none of these pass; what such an object held goes with its pods.
+    with suppress(WorkloadError, AskError):
+        members = read_members(adapter.pod_sets(plain))
+    end = adapter.end(plain)
+    template = members[0].pod_set.template if members else PodTemplateSpec()
+    desired = 0 if end.finished else sum(member.count for member in members)
+    fewest = sum(member.pod_set.min_count * member.size for member in members)
+    return WorkloadFacts(
+        kind=adapter.kind.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        suspended=adapter.is_suspended(plain),
+        finished=end.finished,
+        failed=end.failed,
+        failure=end.reason,
+        deleting=meta.deletion_timestamp is not None,
+        desired=desired,
+        least=min(fewest, desired),
+        booking=(meta.annotations or _NO_LABELS).get(stamps.BOOKING, ""),
+        metadata=meta,
+        template=template.metadata,
+        assignment=assignment_of(template.metadata),
+        spec=template.spec,
+        needs=gang_needs([_set_needs(member) for member in members]) if members else PodNeeds(),
+        created=timestamp(meta.creation_timestamp),
+        labels=meta.labels or _NO_LABELS,
+        annotations=meta.annotations or _NO_LABELS,
+        members=members,
+        counts_successes=False,
+    )
+
+
+def _set_needs(member: Member) -> SetNeeds:
+    pod_set = member.pod_set
+    needs = _needs(pod_set.template.spec)
+    return SetNeeds(count=pod_set.count, size=member.size, needs=needs)

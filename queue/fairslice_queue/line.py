@@ -21,9 +21,9 @@ __all__ = ["Line", "Waiting"]
 class Waiting:
     """A booking in line. `shape` is equal for requests that fit on the same nodes.
 
-    `not_before` keeps work back after a failed start (Unix seconds), for `failure`; `runtime`
-    is the declared run time in seconds, 0 if none; `order` is the lead's own order, smaller
-    first.
+    `blocked` says why it is not looked at at all; `not_before` keeps work back after a failed
+    start (Unix seconds), for `failure`; `runtime` is the declared run time in seconds, 0 if
+    none; `order` is the lead's own order, smaller first.
     """
 
     booking: Booking
@@ -31,6 +31,7 @@ class Waiting:
     shape: bytes
     runtime: float = 0.0
     not_before: float = 0.0
+    blocked: str = ""
     failure: str = ""
     order: int = 0
 

@@ -140,6 +140,9 @@ class _Round:
         booking = item.booking
         if item.not_before > self._now:
             until = f"{datetime.fromtimestamp(item.not_before, UTC):%H:%M:%S} UTC"
+        if item.blocked:
+            yield _Waits(item.blocked, capped=True)
+            return
             reason = messages.failed_to_start(item.failure or booking.reason, until)
             yield _Waits(reason, capped=True)
             return
@@ -256,7 +259,7 @@ class _Round:
         fit = place(item.booking.pods, item.needs, options, nodes.values())
         if isinstance(fit, Misfit):
             return fit
-        return Placement(chosen=indices[fit.chosen], place=fit.place)
+        return Placement(chosen=indices[fit.chosen], place=fit.place, sets=fit.sets)
 
     def _release(self, item: Waiting, team: Team, fit: Placement) -> Release:
         booking = item.booking
@@ -268,7 +271,7 @@ class _Round:
         added = entry_penalty(option.milli * booking.pods)
         added *= self._state.share_of_milli.get(option.pool, 0.0) / max(team.weight, 1)
         self._shares[team.name] = self._shares.get(team.name, 0.0) + added
-        return Release(booking.id, fit.chosen, fit.place)
+        return Release(booking.id, fit.chosen, fit.place, fit.sets, option if fit.sets else None)
 
     def _make_room(
         self, item: Waiting, team: Team, caps: _Caps, why: _Waits

@@ -1,11 +1,12 @@
 """What a booking must become, given what the API server shows. Pure; safe to repeat."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairslice import stamps
 from fairslice.booking import Booking, State
+from fairslice.gangs import size_in
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Keep",
     "Requeue",
     "Settle",
+    "held_by",
     "reconcile_pod",
     "reconcile_workload",
 ]
@@ -22,6 +24,9 @@ __all__ = [
 # A StatefulSet's pod, or one of a Deployment with strategy Recreate, is deleted before its
 # successor is made; its units are kept this long for it.
 LINGER_SECONDS = 60.0
+
+# An elastic workload that runs for so long has as many pods as it wants.
+_SETTLING_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,26 @@ class Fix:
 Step = Keep | Settle | Requeue | End | Fix
 
 
-def _place(planned: Mapping[str, int], live: Sequence[PodFacts], held: int) -> dict[str, int]:
+def held_by(booking: Booking, pods: Iterable[PodFacts]) -> int:
+    """Count pods as their booking counts them: a large one as several."""
+    return sum(_size(booking, pod) for pod in pods) if booking.sizes else len(list(pods))
+
+
+def _size(booking: Booking, pod: PodFacts) -> int:
+    if not booking.sizes or pod.assignment is None:
+        return 1
+    given = pod.assignment.option
+    return max((size_in(option, given) for option in booking.options), default=1) or 1
+
+
+def _place(
+    booking: Booking, planned: Mapping[str, int], live: Sequence[PodFacts], held: int
+) -> dict[str, int]:
     """Where the held pods are: actual nodes first, planned ones for pods yet to be bound."""
-    actual = Counter(pod.node for pod in live if pod.node)
+    actual: Counter[str] = Counter()
+    for pod in live:
+        if pod.node:
+            actual[pod.node] += _size(booking, pod)
     open_plan = Counter(planned) - actual
     missing = held - actual.total()
     for node, count in open_plan.items():
@@ -87,7 +109,10 @@ def _settle(booking: Booking, state: State, pods: int, place: Mapping[str, int])
 
 
 def reconcile_workload(
-    booking: Booking, workload: WorkloadFacts | None, pods: Sequence[PodFacts]
+    booking: Booking,
+    workload: WorkloadFacts | None,
+    pods: Sequence[PodFacts],
+    now: float = 0.0,
 ) -> Step:
     """Compare a suspendable workload with its booking."""
     live = [pod for pod in pods if not pod.ended]
@@ -112,10 +137,30 @@ def reconcile_workload(
             return Requeue(State.HELD, workload.desired, "")
         return _as_live(booking, booking.state, live)
     # Pods beyond what was booked have bookings of their own.
-    held = max(min(workload.desired, booking.pods), len(live))
+    present = held_by(booking, live)
+    held = max(min(_wanted(booking, workload, pods, present, now), booking.pods), present)
     running = any(pod.phase == "Running" for pod in live)
     state = State.RUNNING if running else booking.state
-    return _settle(booking, state, held, _place(booking.place, live, held))
+    return _settle(booking, state, held, _place(booking, booking.place, live, held))
+
+
+def _wanted(
+    booking: Booking,
+    workload: WorkloadFacts,
+    pods: Sequence[PodFacts],
+    present: int,
+    now: float,
+) -> int:
+    """Count the pods that a released workload is to have from now on."""
+    if workload.counts_successes:
+        return workload.desired
+    done = held_by(booking, [pod for pod in pods if pod.phase == "Succeeded"])
+    wanted = max(workload.desired - done, 0)
+    running = booking.state is State.RUNNING and now - booking.since > _SETTLING_SECONDS
+    if running and workload.least < workload.desired:
+        # What its own autoscaler has taken away it books anew, pod by pod, if it wants it back.
+        wanted = min(wanted, max(present, workload.least))
+    return wanted
 
 
 def _waiting_workload(
@@ -129,8 +174,8 @@ def _waiting_workload(
         ours = given is not None and given.booking == booking.id
         if ours and workload.labels.get(stamps.STATE) == State.RELEASED.value.lower():
             # It was released; the books were made anew from an older view of it.
-            held = max(workload.desired, len(live))
-            return Settle(State.RELEASED, held, _place({}, live, held))
+            held = max(workload.desired, held_by(booking, live))
+            return Settle(State.RELEASED, held, _place(booking, {}, live, held))
         return Fix("stop")
     if bound:
         # The books were made anew while it was on its way out.
@@ -143,7 +188,8 @@ def _waiting_workload(
 
 def _as_live(booking: Booking, state: State, live: Sequence[PodFacts]) -> Step:
     """Hold just what the pods that are still there hold."""
-    return _settle(booking, state, len(live), _place({}, live, len(live)))
+    held = held_by(booking, live)
+    return _settle(booking, state, held, _place(booking, {}, live, held))
 
 
 def _wish(workload: WorkloadFacts) -> State:
@@ -166,8 +212,8 @@ def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
         # Someone let it go past us; what the API server shows is what holds.
         return Settle(State.RELEASED, 1, {pod.node: 1} if pod.node else {})
     if booking.state is State.PREEMPTED:
-        return _settle(booking, State.PREEMPTED, 1, _place(booking.place, [pod], 1))
+        return _settle(booking, State.PREEMPTED, 1, _place(booking, booking.place, [pod], 1))
     if pod.gated:
         return Fix("start")
     state = State.RUNNING if pod.phase == "Running" else booking.state
-    return _settle(booking, state, 1, _place(booking.place, [pod], 1))
+    return _settle(booking, state, 1, _place(booking, booking.place, [pod], 1))

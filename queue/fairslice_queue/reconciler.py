@@ -9,9 +9,10 @@ import msgspec
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking, State
+from fairslice.gangs import size_in
 from fairslice.kube.client import ApiError, NotFound
-from fairslice.kube.objects import ObjectMeta
-from fairslice_queue.acting import path_of
+from fairslice.kube.objects import ObjectMeta, OwnerReference
+from fairslice.workloads import kinds_above
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.ledger import LINGERS
@@ -25,11 +26,13 @@ from fairslice_queue.reconcile import (
     Requeue,
     Settle,
     Step,
+    held_by,
     reconcile_pod,
     reconcile_workload,
 )
 from fairslice_queue.returning import Returning
 from fairslice_queue.seat import Seat
+from fairslice_queue.shared_claims import CLAIM
 
 __all__ = ["Reconciler"]
 
@@ -91,6 +94,10 @@ class Reconciler:
         workload = seat.watch.workload_of(booking_id)
         pods = list(seat.watch.pods_of(booking_id).values())
         now = seat.clock()
+        is_claim = booking.ref.kind == CLAIM if booking else bool(seat.watch.claims.of(booking_id))
+        if is_claim:
+            await self._newcomers.look_at_claim(booking_id, booking, now)
+            return
         if booking is None or (workload is not None and _has_no_option(booking)):
             await self._newcomers.adopt(workload, pods, now)
             return
@@ -131,7 +138,7 @@ class Reconciler:
                 return None
         elif await self._returning.after_disruption(booking, workload, pods, now):
             return None
-        return reconcile_workload(booking, workload, pods)
+        return reconcile_workload(booking, workload, pods, now)
 
     def _surely_gone(self, booking: Booking) -> bool:
         return bool(booking.ref.uid) and self._seat.watch.is_gone(booking.ref.uid)
@@ -145,26 +152,41 @@ class Reconciler:
         seat, owner = self._seat, pod.controller
         if owner is None or pod.assignment is None:
             return False
-        workload = seat.watch.workloads.get(f"{owner.kind}/{pod.namespace}/{owner.name}")
-        if workload is None or workload.uid != owner.uid or workload.booking in seat.calls.busy:
+        parent = seat.mirror.books.get(self._workload_above(pod, owner))
+        if parent is None or parent.id in seat.calls.busy or parent.ref.namespace != pod.namespace:
             return False
-        parent = seat.mirror.books.get(workload.booking)
-        if parent is None or parent.option is None or parent.state.leaves:
+        if parent.option is None or parent.state.leaves:
             return False
-        there = sum(1 for item in seat.watch.pods_of(parent.id).values() if not item.ended)
-        if there >= parent.pods or pod.assignment.option.units != parent.option.units:
+        size = size_in(parent.option, pod.assignment.option)
+        live = [item for item in seat.watch.pods_of(parent.id).values() if not item.ended]
+        if not size or held_by(parent, live) + size > parent.pods:
             return False
-        stamp = "p" + blake2b(pod.uid.encode(), digest_size=10).hexdigest()
         attached = await seat.ledger.attach(
-            parent.id, owner_uid=owner.uid, team=parent.team, pod=stamp, now=seat.clock()
+            parent.id,
+            owner_uid=owner.uid,
+            team=parent.team,
+            pod="p" + blake2b(pod.uid.encode(), digest_size=10).hexdigest(),
+            now=seat.clock(),
+            units=sum(pod.assignment.option.units.values()),
+            above=kinds_above(owner.kind),
         )
-        if not attached.accepted:
+        if not attached.accepted or attached.option is None:
             return False
-        await seat.ledger.bind_pod(parent.id, pod=stamp, uid=pod.uid, name=pod.name)
+        await seat.ledger.bind_pod(parent.id, pod=attached.pod, uid=pod.uid, name=pod.name)
         await seat.ledger.end(seat.epoch, booking.id)
         self._forget(booking)
-        seat.calls.start(booking.id, seat.actor.ungate(pod, parent, parent.option, stamp))
+        ungate = seat.actor.ungate(pod, parent, attached.option, attached.pod)
+        seat.calls.start(booking.id, ungate)
         return True
+
+    def _workload_above(self, pod: PodFacts, owner: OwnerReference) -> str:
+        """Name the booking of the workload that a pod is of, as it says itself or its owner."""
+        claimed = pod.annotations.get(stamps.CLAIMED)
+        if claimed:
+            return claimed
+        key = f"{owner.kind}/{pod.namespace}/{owner.name}"
+        workload = self._seat.watch.workloads.get(key)
+        return workload.booking if workload is not None and workload.uid == owner.uid else ""
 
     async def _detach_ended(self) -> None:
         """Let pods that ended go from their workloads' bookings, so that others may follow."""
@@ -306,6 +328,9 @@ class Reconciler:
 
     async def _check(self, booking: Booking, now: float) -> None:
         seat = self._seat
+        if booking.ref.kind == CLAIM:
+            seat.watch.dirty.add(booking.id)
+            return
         workload = seat.watch.workload_of(booking.id)
         pods = seat.watch.pods_of(booking.id).values()
         if workload is None and not pods:
@@ -340,7 +365,7 @@ class Reconciler:
         """Ask the API server about an object that the watch doesn't show."""
         seat, ref = self._seat, booking.ref
         try:
-            raw = await seat.client.get(path_of(ref.kind, ref.namespace, ref.name))
+            raw = await seat.client.get(seat.actor.paths.of(ref.kind, ref.namespace, ref.name))
             found = msgspec.json.decode(raw, type=_Named).metadata
         except NotFound:
             found = ObjectMeta()
@@ -363,8 +388,13 @@ def _given(booking: Booking, workload: WorkloadFacts | None, pods: list[PodFacts
     stamped = [workload.assignment] if workload is not None else []
     stamped += [pod.assignment for pod in pods]
     for assignment in stamped:
-        if assignment is not None and assignment.option in booking.options:
-            return booking.options.index(assignment.option)
+        if assignment is None:
+            continue
+        for index, option in enumerate(booking.options):
+            if option == assignment.option or (
+                booking.sizes and size_in(option, assignment.option)
+            ):
+                return index
     return 0
 
 

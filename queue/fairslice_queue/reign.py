@@ -6,14 +6,15 @@ the patch.
 """
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
 from fairslice import stamps
-from fairslice.booking import State
+from fairslice.booking import Booking, State
 from fairslice.kube.client import KubeClient, Unreachable
 from fairslice_queue.actions import Explain, Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import LedgerUnavailable, Verdict
@@ -26,6 +27,7 @@ from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.outlook import Outlook
 from fairslice_queue.planner import PlanState, plan
 from fairslice_queue.pushing import Pushing
+from fairslice_queue.pod_gangs import releases_of
 from fairslice_queue.reconciler import Reconciler
 from fairslice_queue.restarts import Restarts
 from fairslice_queue.returning import Returning
@@ -203,13 +205,20 @@ class Reign:
         for action in actions:
             match action:
                 case Release():
-                    agreed &= await self._release(action, now)
+                    members = self._outlook.members.get(action.booking)
+                    if members is None:
+                        agreed &= await self._release(action, now)
+                    else:
+                        agreed &= await self._release_group(action, members, now)
                 case Preempt():
                     self._pushing.begin(action, now)
                 case Reserve():
                     self._pushing.keep(action)
                 case Explain():
-                    await self._explain(action)
+                    for each in self._outlook.members.get(action.booking, ()):
+                        await self._explain(dataclasses.replace(action, booking=each.id))
+                    if action.booking not in self._outlook.members:
+                        await self._explain(action)
         seat.standing.end()
         if len(self._blocked) > 2 * len(seat.standing.lines) + 100:
             lines = seat.standing.lines
@@ -240,9 +249,45 @@ class Reign:
     async def _release(self, action: Release, now: float) -> bool:
         seat = self._seat
         booking = seat.mirror.books.get(action.booking)
-        team = seat.watch.teams.named(booking.team) if booking is not None else None
-        if booking is None or team is None or booking.id in seat.calls.busy:
+    async def _release_group(self, action: Release, members: Sequence[Booking], now: float) -> bool:
+        """Release all pods of a group, or none: none is let go before all are in the books."""
+        seat, done = self._seat, list[Booking]()
+        if not all(self._may_go(booking.id) for booking in members):
             return True
+        for release in releases_of(action, members):
+            released = await self._booked(release, now)
+            if released is None:
+                for booking in done:
+                    await seat.ledger.requeue(
+                        seat.epoch, booking.id, state=State.QUEUED, pods=1, reason="", now=now
+                    )
+                return False
+            done.append(released)
+        for booking in done:
+            self._let_go(booking, now)
+        self._pushing.fulfilled(action.booking)
+        return True
+
+        team = seat.watch.teams.named(booking.team) if booking is not None else None
+        if not self._may_go(action.booking):
+            return True
+        released = await self._booked(action, now)
+        if released is None:
+            return False
+        self._let_go(released, now)
+        return True
+
+    def _may_go(self, booking_id: str) -> bool:
+        """Say whether what was planned for still waits, with no call under way."""
+        booking = self._seat.mirror.books.get(booking_id)
+        if booking is None or booking_id in self._seat.calls.busy:
+            return False
+        return self._seat.watch.teams.named(booking.team) is not None
+
+    async def _booked(self, action: Release, now: float) -> Booking | None:
+        """Write a release into the books; None if they refuse it."""
+        if booking is None or team is None:
+            return None
         outcome = await seat.ledger.release(
             seat.epoch,
             booking.id,
@@ -253,18 +298,20 @@ class Reign:
         )
         if outcome.verdict is not Verdict.BOOKED:
             _log.debug("%s not released: %s %s", booking.id, outcome.cause, outcome.subject)
-            return False
+            return None
+        return structs.replace(
+            booking, state=State.RELEASED, chosen=action.chosen, place=dict(action.place)
+        )
+
+    def _let_go(self, booking: Booking, now: float) -> None:
+        seat = self._seat
         self._pushing.fulfilled(booking.id)
         seat.watch.disrupted.pop(booking.id, None)
         self._blocked.pop(booking.id, None)
-        released = structs.replace(
-            booking, state=State.RELEASED, chosen=action.chosen, place=dict(action.place)
-        )
         labels = (booking.team, booking.work_class)
         seat.metrics.released.labels(*labels).inc()
         seat.metrics.waited.labels(*labels).observe(max(0.0, now - booking.queued_at))
-        seat.calls.start(booking.id, self._reconciler.start(released))
-        return True
+        seat.calls.start(booking.id, self._reconciler.start(booking))
 
     async def _refused(self, booking_id: str, reason: str) -> None:
         await self._reconciler.refused(booking_id, reason)

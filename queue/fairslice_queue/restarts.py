@@ -22,13 +22,14 @@ from fairslice.kube.client import (
 )
 from fairslice.kube.objects import ObjectMeta
 from fairslice.policy import Policy
-from fairslice_queue.acting import path_of
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.manifests import returning_job, returning_pod
+from fairslice_queue.object_paths import ObjectPaths
 
 __all__ = ["Restarts", "StoredManifest", "asks_for_restart"]
 
 _log = logging.getLogger(__name__)
+_PATHS = ObjectPaths()  # Jobs and pods: these have one version
 
 # Whoever made these pods makes new ones by itself.
 _RECREATED_BY_OTHERS = (
@@ -114,7 +115,7 @@ class Restarts:
 
     async def store_pod(self, pod: PodFacts, option: Option | None, restarts: int) -> None:
         """Store a pod's manifest, if it isn't stored yet."""
-        raw = json.decode(await self._client.get(path_of("Pod", pod.namespace, pod.name)))
+        raw = json.decode(await self._client.get(_PATHS.of("Pod", pod.namespace, pod.name)))
         if raw["metadata"]["uid"] != pod.uid:
             return
         manifest = returning_pod(raw, option, restarts + 1)
@@ -124,7 +125,7 @@ class Restarts:
 
     async def store_job(self, job: WorkloadFacts, restarts: int, reason: str) -> None:
         """Store the manifest of a Job that failed through disruption, to be created again."""
-        raw = json.decode(await self._client.get(path_of("Job", job.namespace, job.name)))
+        raw = json.decode(await self._client.get(_PATHS.of("Job", job.namespace, job.name)))
         if raw["metadata"]["uid"] != job.uid:
             return
         manifest = returning_job(raw, restarts + 1)
@@ -200,7 +201,7 @@ class Restarts:
             await self.forget(stored)
             return True
         try:
-            await self._client.create(path_of(kind, meta.namespace, "").rstrip("/"), manifest)
+            await self._client.create(_PATHS.collection(kind, meta.namespace), manifest)
         except AlreadyExists:
             return False
         await self.forget(stored)

@@ -59,7 +59,8 @@ class Returning:
         own_fault = any(
             pod.phase == "Failed" and not pod.disruption and not pod.deleting for pod in pods
         )
-        if own_fault or job.failure != _ALL_RETRIES_GONE:
+        # Other kinds count and retry failures by rules of their own.
+        if own_fault or job.kind != "Job" or job.failure != _ALL_RETRIES_GONE:
             return False
         if booking.restarts >= self._seat.watch.policy.restart_limit:
             return False

@@ -96,4 +96,4 @@ class Seat:
     actor: Actor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.actor = Actor(self.client)
+        self.actor = Actor(self.client, self.watch.paths)

@@ -114,7 +114,7 @@ class _Queue:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(reign.run())
-                tasks.create_task(self._standing.run(self._client))
+                tasks.create_task(self._standing.run(self._client, self._watch.paths))
                 tasks.create_task(
                     publish_team_status(
                         self._client,

@@ -16,6 +16,7 @@ from fairslice.booking import Booking
 from fairslice.kube.client import ApiError, KubeClient, Unreachable
 from fairslice_queue.acting import Actor
 from fairslice_queue.actions import Explain
+from fairslice_queue.object_paths import ObjectPaths
 
 __all__ = ["Standing", "StandingLine"]
 
@@ -98,9 +99,9 @@ class Standing:
             self._events.popitem(last=False)
         self._work.set()
 
-    async def run(self, client: KubeClient) -> None:
+    async def run(self, client: KubeClient, paths: ObjectPaths | None = None) -> None:
         """Write what is new, within the budget; while leading."""
-        actor = Actor(client)
+        actor = Actor(client, paths or ObjectPaths())
         self._work.set()
         while True:
             await self._work.wait()
@@ -111,7 +112,7 @@ class Standing:
                 for _ in range(max(0, _WRITES_PER_SECOND - len(batch))):
                     if self._events:
                         _, event = self._events.popitem(last=False)
-                        await self._emit(client, event)
+                        await self._emit(actor, event)
                 await asyncio.sleep(1.0)
 
     def _due(self) -> list[StandingLine]:
@@ -140,16 +141,15 @@ class Standing:
             if first:
                 self.tell(line.booking, "Queued", line.text)
 
-    async def _emit(self, client: KubeClient, event: _Event) -> None:
+    async def _emit(self, actor: Actor, event: _Event) -> None:
         ref = event.booking.ref
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        version = "v1" if ref.kind == "Pod" else "batch/v1"
         body = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"generateName": f"{ref.name[:200]}.", "namespace": ref.namespace},
             "involvedObject": {
-                "apiVersion": version,
+                "apiVersion": actor.paths.api_version(ref.kind),
                 "kind": ref.kind,
                 "namespace": ref.namespace,
                 "name": ref.name,
@@ -166,6 +166,6 @@ class Standing:
             "count": 1,
         }
         try:
-            await client.create(f"/api/v1/namespaces/{ref.namespace}/events", body)
+            await actor.client.create(f"/api/v1/namespaces/{ref.namespace}/events", body)
         except ApiError as error:
             _log.debug("no event for %s: %s", ref, error)
