@@ -15,8 +15,8 @@ from fairslice.v1alpha1.scalars import Mode, duration_seconds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.books import Books
 from fairslice_queue.planner import PlanState, Waiting
-from fairslice_queue.spending import budget_states
 from fairslice_queue.pod_gangs import join_groups
+from fairslice_queue.spending import budget_states
 from fairslice_queue.usage import Meter
 from fairslice_queue.victims import Candidate
 from fairslice_queue.watching import Watch
@@ -33,8 +33,8 @@ class Outlook:
     """
 
     def __init__(self, watch: Watch, meter: Meter) -> None:
-        self._watch = watch
         self.members: Mapping[str, tuple[Booking, ...]] = {}
+        self._watch = watch
         self._meter = meter
         # By booking: what was read, of which booking and which object's annotations and needs.
         self._read: dict[str, tuple[Booking, object, object, Waiting]] = {}
@@ -62,8 +62,8 @@ class Outlook:
             if booking.id not in busy
             and (item := self._waiting(booking, held_back.get(booking.id))) is not None
         ]
-        if len(self._read) > 2 * len(waiting) + 100:
         waiting, self.members = join_groups(waiting, watch.group_members, _shape)
+        if len(self._read) > 2 * len(waiting) + 100:
             kept = {booking.id for booking in books.waiting()}
             self._read = {key: read for key, read in self._read.items() if key in kept}
         candidates = [_candidate(watch, booking, leaving) for booking in books.holding()]
