@@ -138,11 +138,11 @@ class _Round:
 
     def _decide(self, item: Waiting, team: Team) -> Iterator[Action | _Waits]:
         booking = item.booking
-        if item.not_before > self._now:
-            until = f"{datetime.fromtimestamp(item.not_before, UTC):%H:%M:%S} UTC"
         if item.blocked:
             yield _Waits(item.blocked, capped=True)
             return
+        if item.not_before > self._now:
+            until = f"{datetime.fromtimestamp(item.not_before, UTC):%H:%M:%S} UTC"
             reason = messages.failed_to_start(item.failure or booking.reason, until)
             yield _Waits(reason, capped=True)
             return

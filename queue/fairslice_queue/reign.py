@@ -26,8 +26,8 @@ from fairslice_queue.mirror import Mirror
 from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.outlook import Outlook
 from fairslice_queue.planner import PlanState, plan
-from fairslice_queue.pushing import Pushing
 from fairslice_queue.pod_gangs import releases_of
+from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconciler import Reconciler
 from fairslice_queue.restarts import Restarts
 from fairslice_queue.returning import Returning
@@ -246,9 +246,6 @@ class Reign:
             await seat.ledger.block(seat.epoch, action.booking, blocked=action.capped)
             self._blocked[action.booking] = action.capped
 
-    async def _release(self, action: Release, now: float) -> bool:
-        seat = self._seat
-        booking = seat.mirror.books.get(action.booking)
     async def _release_group(self, action: Release, members: Sequence[Booking], now: float) -> bool:
         """Release all pods of a group, or none: none is let go before all are in the books."""
         seat, done = self._seat, list[Booking]()
@@ -268,7 +265,7 @@ class Reign:
         self._pushing.fulfilled(action.booking)
         return True
 
-        team = seat.watch.teams.named(booking.team) if booking is not None else None
+    async def _release(self, action: Release, now: float) -> bool:
         if not self._may_go(action.booking):
             return True
         released = await self._booked(action, now)
@@ -286,6 +283,9 @@ class Reign:
 
     async def _booked(self, action: Release, now: float) -> Booking | None:
         """Write a release into the books; None if they refuse it."""
+        seat = self._seat
+        booking = seat.mirror.books.get(action.booking)
+        team = seat.watch.teams.named(booking.team) if booking is not None else None
         if booking is None or team is None:
             return None
         outcome = await seat.ledger.release(
