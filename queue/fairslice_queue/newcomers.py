@@ -6,11 +6,15 @@ from fairslice.booking import Booking
 from fairslice_queue.adoption import Adopter
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.seat import Seat
+from fairslice_queue.shared_claims import CLAIM
 
 __all__ = ["STRANGER", "Newcomers"]
 
 STRANGER = "x-"
 """Begins the ids of pods that carry no stamp: older than the install, or of exempt namespaces."""
+
+
+_UNSEEN_SECONDS = 10.0
 
 
 class Newcomers:
@@ -22,7 +26,9 @@ class Newcomers:
     def adopter(self) -> Adopter:
         """Make an adopter for the cluster as it is now."""
         watch = self._seat.watch
-        return Adopter(watch.policy, watch.teams, watch.inventory, self._seat.new_id)
+        return Adopter(
+            watch.policy, watch.teams, watch.inventory, self._seat.new_id, watch.claims.devices
+        )
 
     async def adopt(self, workload: WorkloadFacts | None, pods: list[PodFacts], now: float) -> None:
         """Book an object that carries the stamp of a booking that isn't there."""
@@ -39,6 +45,27 @@ class Newcomers:
             return  # the mirror lags behind
         if known is None or booking.options:
             await self._seat.ledger.adopt(self._seat.epoch, booking)
+
+    async def look_at_claim(self, booking_id: str, booking: Booking | None, now: float) -> None:
+        """Compare a claim that many pods may share with the books."""
+        seat = self._seat
+        facts = seat.watch.claims.of(booking_id)
+        if booking is None:
+            if facts is not None and await seat.ledger.get(booking_id) is None:
+                made = facts.booking(seat.watch.policy, seat.watch.teams, now)
+                await seat.ledger.adopt(seat.epoch, made)
+        elif facts is None:
+            # What is bound exists; the watch may only be behind.
+            if booking.bound and now - booking.since > _UNSEEN_SECONDS:
+                await seat.ledger.end(seat.epoch, booking_id)
+        elif not booking.bound:
+            await seat.ledger.bind(
+                booking_id,
+                namespace=facts.namespace,
+                kind=CLAIM,
+                name=facts.name,
+                uid=facts.uid,
+            )
 
     async def confirm(
         self, booking: Booking, workload: WorkloadFacts | None, pods: list[PodFacts]
@@ -92,6 +119,7 @@ class Newcomers:
             else:
                 watch.dirty.add(booking.id)
         watch.dirty.update(item.booking for item in watch.workloads.values() if item.booking)
+        watch.dirty.update(claim.assignment.booking for claim in watch.claims)
         watch.dirty.update(pod.booking for pod in watch.pods.values() if pod.booking)
         watch.look_at_strangers()
         watch.capacity_changed = True
@@ -113,6 +141,9 @@ class Newcomers:
             booking = adopter.pod(pod, now)
             if booking is not None:
                 made[booking.id] = booking
+        for claim in watch.claims:
+            booking = claim.booking(watch.policy, watch.teams, now)
+            made[booking.id] = booking
         for pod in watch.strange_pods:
             booking = self.stranger(pod, now)
             if booking is not None:

@@ -37,6 +37,7 @@ from fairslice_queue.facts import (
 )
 from fairslice_queue.object_paths import ObjectPaths
 from fairslice_queue.restarts import StoredManifest
+from fairslice_queue.shared_claims import SharedClaims
 
 __all__ = ["Watch"]
 
@@ -75,6 +76,7 @@ class Watch:
         self._grouped: defaultdict[str, set[str]] = defaultdict(set)
         self.paths = ObjectPaths()
         self._custom = CustomKinds(client, self.paths, self._on_custom)
+        self.claims = SharedClaims(client, self._touch, self.look_at_strangers)
         self._nodes = Reflector(client, "/api/v1/nodes", Node)
         self._pods = Reflector(client, "/api/v1/pods", Pod)
         self._jobs = Reflector(
@@ -101,12 +103,14 @@ class Watch:
         for reflector in self._reflectors:
             tasks.create_task(reflector.run())
         tasks.create_task(self._custom.run())
+        tasks.create_task(self.claims.run())
 
     async def synced(self) -> None:
         """Wait until everything has been listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
         await self._custom.synced()
+        await self.claims.synced.wait()
 
     @property
     def is_synced(self) -> bool:
