@@ -21,6 +21,7 @@ from fairslice.brake import release as release_brake
 from fairslice.install import InstallError, InstallReport
 from fairslice.install import install as install_into
 from fairslice.kube.connection import connect
+from fairslice.line_commands import add_line_commands
 from fairslice.manifest_check import CheckError, check_file
 from fairslice.preflight import AccessDenied
 from fairslice.redis_embedded import EmbeddedRedis, EmbeddedRedisError
@@ -340,7 +341,7 @@ def audit_report(status_url: str, output: str) -> None:
 
 @cli.group()
 def queue() -> None:
-    """What waits and what runs."""
+    """What waits and what runs, and the place of each."""
 
 
 @queue.command("status")
@@ -351,6 +352,15 @@ def queue_status(status_url: str, output: str, team: str) -> None:
     """Show the line: position, state, reason."""
     params = {"team": team} if team else {}
     print_rows(_run(fetch(status_url, "/queue", params)), output, empty="nothing waits")
+
+
+add_line_commands(
+    queue,
+    lambda work: _run(work),
+    with_settings=_with_settings("kubeconfig", "context", "log-level", "log-format"),
+    status_url=_status_url,
+    output=_output,
+)
 
 
 @cli.command()

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from msgspec import json
 
-from fairslice import stamps
+from fairslice import messages, stamps
 from fairslice.booking import Booking
 from fairslice.budgets import Stop, stops_of
 from fairslice.fairshare import ENTRY_SECONDS, PoolWeight, dominant_share
 from fairslice.placement import PodNeeds
+from fairslice.pod_groups import is_pod_group
+from fairslice.pool_capacity import pool_capacity
 from fairslice.v1alpha1.scalars import Mode, duration_seconds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.books import Books
@@ -21,7 +23,7 @@ from fairslice_queue.usage import Meter
 from fairslice_queue.victims import Candidate
 from fairslice_queue.watching import Watch
 
-__all__ = ["Outlook", "pool_weights", "team_shares"]
+__all__ = ["Outlook", "pool_weights", "team_shares", "team_use"]
 
 _JUDGE_SECONDS = 1.0
 
@@ -82,11 +84,11 @@ class Outlook:
             share_of_milli={
                 pool: dominant_share({pool: 1.0}, weights, 1, half_life) for pool in weights
             },
-            stops=self._budgets_gone(now),
+            stops=self.budgets_gone(now),
             capacity={pool: weight.capacity for pool, weight in weights.items()},
         )
 
-    def _budgets_gone(self, now: float) -> Mapping[str, Sequence[Stop]]:
+    def budgets_gone(self, now: float) -> Mapping[str, Sequence[Stop]]:
         """Find the budgets that are gone, anew every second."""
         watch, spending = self._watch, self._meter.spending
         at, policy, teams = self._judged
@@ -102,10 +104,20 @@ class Outlook:
                     self._stops[team.name] = stops
         return self._stops
 
+    def waiting(self, booking: Booking) -> Waiting | None:
+        """Look at one booking in line; None if there is nothing to be planned for it."""
+        return self._waiting(booking, None)
+
+    def holding(self, booking: Booking) -> Candidate:
+        """Look at one holder."""
+        return _candidate(self._watch, booking, ())
+
     def _waiting(self, booking: Booking, held_back: tuple[float, str] | None) -> Waiting | None:
         needs = self._watch.needs_of(booking.id)
         annotations = self._watch.annotations_of(booking.id)
-        if needs is None or not booking.options or annotations.get(stamps.HOLD) == "true":
+        held = annotations.get(stamps.HOLD) == "true"
+        # A member of a pod group that is held back is missing there.
+        if needs is None or not booking.options or (held and is_pod_group(booking.group)):
             return None
         found = self._read.get(booking.id)
         if (
@@ -120,6 +132,7 @@ class Outlook:
                 shape=_shape(booking, needs),
                 runtime=_seconds(annotations.get(stamps.RUNTIME)),
                 order=_order(annotations.get(stamps.ORDER)),
+                blocked=messages.held_by_annotation() if held else "",
             )
             self._read[booking.id] = (booking, annotations, needs, item)
         else:
@@ -138,6 +151,7 @@ def _candidate(watch: Watch, booking: Booking, leaving: Container[str]) -> Candi
         started=min(started, default=booking.since),
         checkpoint_every=_seconds(watch.annotations_of(booking.id).get(stamps.CHECKPOINT_EVERY)),
         leaving=booking.state.leaves or booking.id in leaving,
+        runtime=_seconds(watch.annotations_of(booking.id).get(stamps.RUNTIME)),
     )
 
 
@@ -151,6 +165,21 @@ def team_shares(
     """
     weights = pool_weights(watch)
     half_life = float(watch.policy.half_life)
+    use = team_use(meter, weights, now, fresh=fresh)
+    return {
+        team.name: dominant_share(use.get(team.name, {}), weights, team.weight, half_life)
+        for team in watch.teams.teams
+    }
+
+
+def team_use(
+    meter: Meter,
+    weights: Mapping[str, PoolWeight],
+    now: float,
+    *,
+    fresh: Iterable[Candidate] = (),
+) -> Mapping[str, Mapping[str, float]]:
+    """Sum up the use that shares come from: decayed milli-GPU-seconds by team and pool."""
     use: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for (team, pool), reading in meter.readings(now).items():
         if pool in weights:
@@ -162,26 +191,16 @@ def team_shares(
             owed = item.milli * min(left, ENTRY_SECONDS)
             pools = use[booking.team]
             pools[option.pool] = pools.get(option.pool, 0.0) + owed
-    return {
-        team.name: dominant_share(use.get(team.name, {}), weights, team.weight, half_life)
-        for team in watch.teams.teams
-    }
+    return use
 
 
 def pool_weights(watch: Watch) -> dict[str, PoolWeight]:
     """Weigh each pool that has capacity: its milli-GPU, and its exchange rate."""
-    capacity: dict[str, int] = {}
-    offers = {offer.key: offer for offer in watch.inventory.offers}
-    for key, nodes in watch.inventory.capacity().items():
-        offer = offers.get(key)
-        if offer is not None:
-            milli = offer.milli * sum(nodes.values())
-            capacity[offer.pool] = capacity.get(offer.pool, 0) + milli
+    capacity = pool_capacity(watch.inventory)
     rates = {pool.name: pool.rate_millionths for pool in watch.policy.pools}
     return {
         pool: PoolWeight(capacity=milli, rate_millionths=rates.get(pool, 1_000_000))
         for pool, milli in capacity.items()
-        if milli
     }
 
 

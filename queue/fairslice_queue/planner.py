@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from fairslice import messages
 from fairslice.booking import Booking, Option
 from fairslice.budgets import Stop
 from fairslice.fairshare import entry_penalty
+from fairslice.periods import moment_text
 from fairslice.placement import Misfit, NodeState, Placement, place
 from fairslice.policy import Policy, Team, WorkClass
 from fairslice.teams import TeamIndex
@@ -28,7 +30,7 @@ from fairslice_queue.quota_cuts import over_limit
 from fairslice_queue.rights import Rights
 from fairslice_queue.room import Room
 from fairslice_queue.tally import Tally
-from fairslice_queue.victims import Candidate, Contender, Push, Victims
+from fairslice_queue.victims import Candidate, Contender, Push, Victims, without
 
 __all__ = ["PlanState", "Waiting", "plan"]
 
@@ -294,8 +296,12 @@ class _Round:
         if caps.eligible and self._is_long(item.booking):
             kept = self._reservation(item, caps.eligible)
             if kept is not None:
+                by = self._expected(item, kept)
                 self._keep(kept)
                 yield kept
+                if by is not None:
+                    when = moment_text(by, self._policy.zone)
+                    why = _Waits(messages.expected_start(why.reason, when), why.capped)
         yield why
 
     def _push(
@@ -368,6 +374,31 @@ class _Round:
                 return Reserve(item.booking.id, fit.chosen, fit.place)
         self._unreservable.add(item.shape)
         return None
+
+    def _expected(self, item: Waiting, kept: Reserve) -> float | None:
+        """Tell when its nodes are free at the latest, by the word of those who hold them.
+
+        None: they gave none, or did not keep it.
+        """
+        nodes = {name: self._room.now[name] for name in kept.place if name in self._room.now}
+        ending = sorted(
+            (
+                holder
+                for holder in self._state.candidates
+                if self._now < holder.ends_by < inf
+                and not nodes.keys().isdisjoint(holder.booking.place)
+            ),
+            key=lambda holder: holder.ends_by,
+        )
+        low, high = 0, len(ending) + 1
+        while low < high:
+            middle = (low + high) // 2
+            left = without(ending[:middle], nodes)
+            if isinstance(self._place_in(left, item, [kept.chosen]), Placement):
+                high = middle
+            else:
+                low = middle + 1
+        return ending[low - 1].ends_by if 0 < low <= len(ending) else None
 
     def _count_leaving(self, candidate: Candidate) -> None:
         booking, option = candidate.booking, candidate.booking.option

@@ -25,6 +25,7 @@ from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
 from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.outlook import Outlook
+from fairslice_queue.overtime import Overtime
 from fairslice_queue.planner import PlanState, plan
 from fairslice_queue.pod_gangs import releases_of
 from fairslice_queue.pushing import Pushing
@@ -72,6 +73,7 @@ class Reign:
         self._newcomers = Newcomers(seat)
         self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
         self._outlook = Outlook(watch, meter)
+        self._overtime = Overtime(seat)
         self._blocked: dict[str, bool] = {}
 
     async def run(self) -> None:
@@ -136,6 +138,7 @@ class Reign:
                     elapsed = 0.0
                     await seat.ledger.expire(seat.epoch, seat.clock())
                     await self._reconciler.check_all()
+                    self._overtime.check()
             except (LedgerUnavailable, Unreachable) as error:
                 _log.debug("checks put off: %s", error)
             seat.watch.changed.set()

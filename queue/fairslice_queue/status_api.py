@@ -12,12 +12,15 @@ from msgspec import json
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from fairslice.booking import Booking
 from fairslice.settings import Address
 from fairslice_queue.bookkeeping import LedgerUnavailable
+from fairslice_queue.explaining import Explanation, explain
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
-from fairslice_queue.outlook import team_shares
+from fairslice_queue.outlook import Outlook, pool_weights, team_shares, team_use
+from fairslice_queue.rights import Rights
 from fairslice_queue.spending import budget_states
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_page import render_page
@@ -65,6 +68,7 @@ class StatusApi:
         self._registry = registry
         self._ledger = ledger
         self._leads = leads
+        self._outlook = Outlook(watch, meter)
         self._notice = notice
 
     @asynccontextmanager
@@ -77,6 +81,7 @@ class StatusApi:
                 web.get("/queue", self._queue),
                 web.get("/teams", self._teams),
                 web.get("/workloads/{namespace}/{name}", self._workload),
+                web.get("/explain/{namespace}/{name}", self._explain),
                 web.get("/audit", self._audit),
                 web.get("/metrics", self._scrape),
                 web.get("/livez", self._live),
@@ -148,6 +153,47 @@ class StatusApi:
             message = f"no workload {namespace}/{name} in the books: finished, or without GPUs"
             return _json({"error": message}, status=404)
         return _json({"items": found})
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        found = [
+            booking
+            for booking in self._mirror.books
+            if booking.ref.namespace == namespace and booking.ref.name == name
+        ]
+        for booking in found:
+            told = self._explained(booking)
+            if told is not None:
+                return _json({"items": told.terms, "explanation": told})
+        if not found:
+            message = f"no workload {namespace}/{name} in the books: finished, or without GPUs"
+            return _json({"error": message}, status=404)
+        return _json({"error": f"{found[0].ref} is {found[0].state}, not in line"}, status=409)
+
+    def _explained(self, booking: Booking) -> Explanation | None:
+        watch, books, now = self._watch, self._mirror.books, time.time()
+        team, item = watch.teams.named(booking.team), self._outlook.waiting(booking)
+        if team is None or item is None or not booking.state.waits:
+            return None
+        fresh = [self._outlook.holding(held) for held in books.holding() if held.team == team.name]
+        weights = pool_weights(watch)
+        capacity = {pool: weight.capacity for pool, weight in weights.items()}
+        rights = Rights(watch.teams, books.tally, now, self._outlook.budgets_gone(now), capacity)
+        line = self._standing.lines.get(booking.id)
+        return explain(
+            item,
+            team,
+            watch.policy,
+            watch.teams,
+            books.tally,
+            rights,
+            team_use(self._meter, weights, now, fresh=fresh).get(team.name, {}),
+            weights,
+            now,
+            position=line.position if line is not None else 0,
+            queued=line.queued if line is not None else 0,
+            reason=line.reason if line is not None else "",
+        )
 
     async def _audit(self, _: web.Request) -> web.Response:
         try:

@@ -8,6 +8,7 @@ may go for any that may push at all. Nobody is pushed out within its minRuntime.
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from fairslice.booking import Booking, Option
 from fairslice.placement import Misfit, NodeState, Placement, PodNeeds, place
@@ -24,8 +25,8 @@ __all__ = ["Candidate", "Contender", "Push", "Victims", "without"]
 class Candidate:
     """A holder. `started` is when its present run began (Unix seconds).
 
-    `checkpoint_every` is in seconds, 0 if it declared none. `leaving` says that it is on its
-    way out already.
+    `checkpoint_every` is in seconds, 0 if it declared none, and so is `runtime`, the longest time
+    that it said it runs. `leaving` says that it is on its way out already.
     """
 
     booking: Booking
@@ -33,6 +34,12 @@ class Candidate:
     started: float
     checkpoint_every: float = 0.0
     leaving: bool = False
+    runtime: float = 0.0
+
+    @property
+    def ends_by(self) -> float:
+        """When it will have ended, by its own word; infinite if it gave none."""
+        return self.started + self.runtime if self.runtime > 0 else inf
 
     def lost(self, now: float) -> float:
         """Seconds of work that would be lost."""

@@ -117,6 +117,7 @@ class Scene:
     orders: dict[str, int] = field(default_factory=dict)
     stops: dict[str, tuple[Stop, ...]] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
+    runtimes: dict[str, float] = field(default_factory=dict)
 
     def wait(self, *names: str, **fields: Any) -> "Scene":
         for number, name in enumerate(names):
@@ -152,6 +153,7 @@ class Scene:
                     held.since,
                     self.checkpoints.get(held.id, 0.0),
                     held.state.leaves,
+                    self.runtimes.get(held.id, 0.0),
                 )
                 for held in self.holding
             ],

@@ -216,3 +216,32 @@ def test_a_loan_that_ends_is_a_cut() -> None:
     state.hold("old", ran=7200).hold("young", ran=3600)
     assert state.plan(NOW).pushed == []  # a second before
     assert state.plan(NOW + 1).pushed == ["young"]
+
+
+# Expected starts.
+
+
+def test_work_with_room_kept_for_it_is_told_when_it_starts_at_the_latest() -> None:
+    state = scene([team("cv")], 4, runtimes={"a": 7200.0, "b": 5400.0})
+    state.hold("a", pods=2, ran=3600).hold("b", pods=2, ran=3600)
+    state.wait("big", pods=4, at=NOW - 3600)
+    state.wait("half", pods=2, at=NOW - 3500)
+    # NOW is 22:13:20 UTC; a has an hour to go, b half of one.
+    why = state.plan().why("big").reason
+    assert why.endswith("expected to start by 2023-11-14 23:13 UTC (declared run times)")
+    assert "expected" not in state.plan().why("half").reason
+
+
+def test_nothing_is_expected_of_those_who_said_nothing_or_are_late() -> None:
+    for runtimes in ({"a": 7200.0}, {"a": 7200.0, "b": 60.0}):
+        state = scene([team("cv")], 4, runtimes=runtimes)
+        state.hold("a", pods=2, ran=3600).hold("b", pods=2, ran=3600)
+        state.wait("big", pods=4, at=NOW - 3600)
+        assert "expected" not in state.plan().why("big").reason
+
+
+def test_only_those_in_the_way_are_waited_for() -> None:
+    state = scene([team("cv")], 4, runtimes={"b": 5400.0})
+    state.hold("a", ran=3600).hold("b", pods=2, ran=3600)
+    state.wait("big", pods=3, at=NOW - 3600)
+    assert "by 2023-11-14 22:43 UTC" in state.plan().why("big").reason
