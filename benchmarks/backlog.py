@@ -6,13 +6,13 @@ standing); only the API server is a stub.
 """
 
 import asyncio
-import gc
 import os
 import secrets
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from math import nan
 from typing import Any, cast
 
 import msgspec
@@ -48,22 +48,23 @@ class Order(Struct, frozen=True):
     nodes: int
     redis_url: str
     write_latency: float
-    event_seconds: float
-    release_seconds: float
+    seconds: float
+    books_lost: bool
 
 
 class Found(Struct, frozen=True):
     """What was found, in seconds and MiB.
 
-    `decisions` are rounds after one event each; `releases` run from the event that frees
-    capacity to the patch's being written. `cold` is the start on empty books, `warm` on full.
+    `started` runs from the process's being up to its first decision: with its books in Redis,
+    to the first release; with the books lost, to the end of the first round, and then nothing
+    else is looked at. `decisions` are rounds after one event each; `releases` run from the
+    event that frees capacity to the patch's being written.
     """
 
+    started: float
     decisions: Samples
     releases: Samples
     lost_releases: int
-    cold: float
-    warm: float
     memory_before: float
     memory_after: float
     memory_peak: float
@@ -139,30 +140,27 @@ class _Scene:
     async def measure(self) -> Found:
         order, stub = self._order, self._stub
         before = resident_mib(os.getpid())
-        self._free_one()
-        started = time.perf_counter()
+        if not order.books_lost:
+            self._free_one()
+        began, decisions, releases, lost = time.perf_counter(), [nan], [nan], 0
         async with self._leading() as task:
-            cold = await self._first_release(started, task)
-            await asyncio.sleep(_SETTLE_SECONDS)
-        self._free_one()
-        gc.collect()
-        started, used = time.perf_counter(), cpu_seconds(os.getpid())
-        async with self._leading() as task:
-            warm = await self._first_release(started, task)
-            await asyncio.sleep(_SETTLE_SECONDS)
-            decisions = await self._events(order.event_seconds)
-            releases, lost = await self._releases(order.release_seconds)
+            if order.books_lost:
+                started = await self._first_round(began, task)
+            else:
+                started = await self._first_release(began, task)
+                await asyncio.sleep(_SETTLE_SECONDS)
+                decisions = await self._events(order.seconds)
+                releases, lost = await self._releases(order.seconds)
             after = resident_mib(os.getpid())
         return Found(
+            started=started,
             decisions=Samples.of(decisions),
             releases=Samples.of(releases),
             lost_releases=lost,
-            cold=cold,
-            warm=warm,
             memory_before=before,
             memory_after=after,
             memory_peak=peak_mib(os.getpid()),
-            cpu_seconds=cpu_seconds(os.getpid()) - used,
+            cpu_seconds=cpu_seconds(os.getpid()),
             writes=stub.writes,
         )
 
@@ -185,6 +183,13 @@ class _Scene:
     def _released(self, number: int, at: float) -> None:
         self._released_at = at
         self._release.set()
+
+    async def _first_round(self, began: float, task: "asyncio.Task[None]") -> float:
+        while not self._rounds.seconds and not task.done():  # noqa: ASYNC110 - as in _events
+            await asyncio.sleep(0.005)
+        if task.done():
+            task.result()
+        return time.perf_counter() - began
 
     async def _first_release(self, started: float, task: "asyncio.Task[None]") -> float:
         waiting = asyncio.create_task(self._release.wait())
@@ -230,7 +235,8 @@ class _Scene:
 
 async def _run(order: Order) -> Found:
     async with RedisConnection.parse(order.redis_url) as redis:
-        await cast(Any, redis.client).flushdb()
+        if order.books_lost:
+            await cast(Any, redis.client).flushdb()
         return await _Scene(order, Ledger(redis)).measure()
 
 
