@@ -18,6 +18,7 @@ from fairslice import log, service
 from fairslice.brake import BrakeReport
 from fairslice.brake import brake as put_brake_on
 from fairslice.brake import release as release_brake
+from fairslice.explain_command import explain
 from fairslice.install import InstallError, InstallReport
 from fairslice.install import install as install_into
 from fairslice.kube.connection import connect
@@ -324,6 +325,9 @@ def check(files: tuple[Path, ...], output: str) -> None:
         sys.exit(1)
     if output == "table":
         click.echo(f"{sum(count for count, _ in results)} objects are fine")
+
+
+cli.add_command(explain)
 
 
 @cli.group()

@@ -1,5 +1,6 @@
 """`fairslice check`: read manifests as kubectl would and list what is wrong with them."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from msgspec import Struct
 
 from fairslice.v1alpha1.validation import faults
 
-__all__ = ["CheckError", "Finding", "check_file"]
+__all__ = ["CheckError", "Finding", "check_file", "read_documents"]
 
 
 class CheckError(Exception):
@@ -44,21 +45,30 @@ def check_file(path: Path) -> tuple[int, list[Finding]]:
 
     Raises CheckError for a file that is missing or isn't YAML.
     """
+    objects = read_documents(path)
+    return len(objects), [
+        Finding(str(path), _name(item), fault.path, fault.problem)
+        for item in objects
+        for fault in faults(item)
+    ]
+
+
+def read_documents(path: Path) -> list[Any]:
+    """Read the objects of a file, lists taken apart; `-` is standard input.
+
+    Raises CheckError for a file that is missing or isn't YAML.
+    """
     try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
         # The loader is SafeLoader minus dates.
-        documents = list(yaml.load_all(path.read_text(), Loader=_Loader))
+        documents = list(yaml.load_all(text, Loader=_Loader))
     except (OSError, UnicodeDecodeError) as error:
         raise CheckError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}:" if mark is not None else ""
         raise CheckError(f"{path}:{where} {getattr(error, 'problem', 'not YAML')}") from None
-    objects = [item for document in documents if document for item in _items(document)]
-    return len(objects), [
-        Finding(str(path), _name(item), fault.path, fault.problem)
-        for item in objects
-        for fault in faults(item)
-    ]
+    return [item for document in documents if document for item in _items(document)]
 
 
 def _items(document: Any) -> Iterator[Any]:

@@ -35,6 +35,10 @@ __all__ = [
     "class_unknown",
     "env_from_open",
     "expected_start",
+    "explain_audited",
+    "explain_no_team",
+    "explain_nothing",
+    "explain_room",
     "failed_to_start",
     "fit_apart",
     "fit_elsewhere",
@@ -539,6 +543,26 @@ def pods_one_by_one(kind: str) -> str:
         f"the pods of this {kind} ask for different kinds of GPUs: they wait and start one by one, "
         f"not together; ask for the same kind to have them start as one"
     )
+
+
+def explain_audited() -> str:
+    """Explain: nothing is held back, since quota and queue are only audited."""
+    return line("quota and queue only audit here: it starts as it is")
+
+
+def explain_no_team(namespace: str) -> str:
+    """Explain: nobody counts what a namespace of no team does."""
+    return line(f"namespace {namespace} belongs to no team: fairslice does not count it")
+
+
+def explain_nothing() -> str:
+    """Explain: an object that asks for nothing that is counted."""
+    return line("asks for no GPU that fairslice counts")
+
+
+def explain_room() -> str:
+    """Explain: within all caps, with room free."""
+    return line("there is room, within all caps")
 
 
 def lint_memory_fraction(container: str, what: str) -> str:

@@ -9,7 +9,7 @@ from msgspec import DecodeError, json
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["StatusUnavailable", "fetch", "print_rows"]
+__all__ = ["StatusUnavailable", "fetch", "post", "print_rows"]
 
 _SECONDS = 10.0
 
@@ -26,11 +26,26 @@ async def fetch(url: str, path: str, params: Mapping[str, str] | None = None) ->
     Raises StatusUnavailable.
     """
     whole = url.rstrip("/") + path
+    hint = "is the queue running? Name its address with --status-url"
+    return await _rows("GET", whole, hint, params=params)
+
+
+async def post(url: str, path: str, body: object) -> Sequence[Row]:
+    """Send JSON to the webhook and read a list of rows, as `fetch` does.
+
+    Raises StatusUnavailable.
+    """
+    whole = url.rstrip("/") + path
+    hint = "is the webhook running? Name its address with --webhook-url"
+    return await _rows("POST", whole, hint, data=json.encode(body))
+
+
+async def _rows(method: str, whole: str, hint: str, **request: Any) -> Sequence[Row]:
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(whole, params=params) as response,
+            session.request(method, whole, **request) as response,
         ):
             body = await response.read()
             if response.status != 200:
@@ -39,9 +54,7 @@ async def fetch(url: str, path: str, params: Mapping[str, str] | None = None) ->
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         if isinstance(error, StatusUnavailable):
             raise
-        raise StatusUnavailable(
-            f"can't read {whole}: is the queue running? Name its address with --status-url"
-        ) from None
+        raise StatusUnavailable(f"can't read {whole}: {hint}") from None
     except DecodeError:
         raise StatusUnavailable(f"{whole} did not answer with JSON") from None
     rows = answer.get("items", []) if isinstance(answer, dict) else answer

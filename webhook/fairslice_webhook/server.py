@@ -10,7 +10,7 @@ import logging
 import re
 import ssl
 from asyncio import Task
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 
 from aiohttp import web
@@ -23,6 +23,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from fairslice.settings import Address
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
+from fairslice_webhook.explain_endpoint import MAX_EXPLAIN_BYTES
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.review import MAX_BODY_BYTES, ReviewError
 from fairslice_webhook.view import View
@@ -158,7 +159,7 @@ def _within(request: web.BaseRequest) -> float:
 
 
 class HealthServer:
-    """/livez, /readyz and /metrics.
+    """/livez, /readyz, /metrics, and /explain where there is something that explains.
 
     `problems` lists what keeps this replica from being ready, `notice` is told by one that is.
     """
@@ -169,16 +170,20 @@ class HealthServer:
         registry: CollectorRegistry,
         metrics: WebhookMetrics,
         notice: Callable[[], str] = str,
+        explain: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
     ) -> None:
         self._problems = problems
         self._notice = notice
         self._registry = registry
         self._metrics = metrics
+        self._explain = explain
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: Address) -> Address:
         """Listen. Raises OSError for an address that can't be had."""
-        app = web.Application()
+        app = web.Application(client_max_size=MAX_EXPLAIN_BYTES)
+        if self._explain is not None:
+            app.router.add_post("/explain", self._explain)
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._show)

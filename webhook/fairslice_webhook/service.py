@@ -31,6 +31,8 @@ from fairslice_certs.serving import ServingContext
 from fairslice_queue.ledger import Ledger
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.audit import LedgerAuditSink
+from fairslice_webhook.explain import Explainer
+from fairslice_webhook.explain_endpoint import ExplainEndpoint
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.registrar import Registrar
 from fairslice_webhook.server import HealthServer, WebhookServer
@@ -90,7 +92,11 @@ class _Webhook:
         self._serving = ServingContext()
         self._rotator = self._new_rotator()
         self._health = HealthServer(
-            self._problems, registry, self._metrics, lambda: self._brake.text
+            self._problems,
+            registry,
+            self._metrics,
+            lambda: self._brake.text,
+            ExplainEndpoint(Explainer(ledger), lambda: self._views.view).handle,
         )
         self._server: WebhookServer | None = None
 
