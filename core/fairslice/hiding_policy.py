@@ -66,16 +66,8 @@ def hiding_policy(target: Target, policy: Policy) -> dict[str, Any]:
                 ),
             },
         ],
-        "mutations": [
-            _mutation(expression)
-            for expression in (
-                _created(_hide("containers")),
-                _created(_hide("initContainers")),
-                # Ephemeral containers can't be changed once they are there.
-                _hide("ephemeralContainers", "!(c.name in variables.known)"),
-                _created(_RUNTIME_CLASS),
-            )
-        ],
+        # One for all: the API server writes the whole pod out and reads it in for each.
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _changes()}}],
     }
     return {
         "apiVersion": _API_VERSION,
@@ -115,12 +107,11 @@ def _rule(resource: str, operation: str) -> dict[str, Any]:
     }
 
 
-def _mutation(expression: str) -> dict[str, Any]:
-    return {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
-
-
-def _created(changes: str) -> str:
-    return f"request.operation != 'CREATE' ? [] : ({changes})"
+def _changes() -> str:
+    created = " + ".join((_hide("containers"), _hide("initContainers"), f"({_RUNTIME_CLASS})"))
+    # Ephemeral containers can't be changed once they are there.
+    added = _hide("ephemeralContainers", "!(c.name in variables.known)")
+    return f"request.operation == 'CREATE' ? {created} : {added}"
 
 
 def _hide(field: str, only: str = "") -> str:
