@@ -134,11 +134,11 @@ class Reign:
             try:
                 await let_go(seat)
                 await self._returning.bring_back()
+                self._overtime.check()
                 if elapsed >= _CHECK_SECONDS:
                     elapsed = 0.0
                     await seat.ledger.expire(seat.epoch, seat.clock())
                     await self._reconciler.check_all()
-                    self._overtime.check()
             except (LedgerUnavailable, Unreachable) as error:
                 _log.debug("checks put off: %s", error)
             seat.watch.changed.set()

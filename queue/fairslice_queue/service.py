@@ -145,14 +145,7 @@ class _Queue:
                 await asyncio.sleep(1.0)
 
     def _on_booking(self, old: Booking | None, new: Booking | None) -> None:
-        now = time.time()
-        tally = self._mirror.books.tally
-        for booking in (old, new):
-            if booking is None or not booking.team:
-                continue
-            for option in booking.options:
-                key = (booking.team, option.pool)
-                self._meter.hold(*key, tally.pools[key] + tally.surge[key], now)
+        self._meter.follow(self._mirror.books.tally, (old, new), time.time())
         changed = new or old
         if changed is not None:
             self._watch.dirty.add(changed.id)

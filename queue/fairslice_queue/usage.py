@@ -5,11 +5,13 @@ what was held and how long. Decay is `0.5^(Δ/half-life)` (HTCondor's shape, ind
 often it is evaluated).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import log
 
+from fairslice.booking import Booking
 from fairslice_queue.spending import Spending
+from fairslice_queue.tally import Tally
 
 __all__ = ["Meter", "Reading"]
 
@@ -84,6 +86,15 @@ class Meter:
         self._advance(account, now)
         account.held = milli
         self.spending.hold(team, pool, milli, now)
+
+    def follow(self, tally: Tally, bookings: Iterable[Booking | None], now: float) -> None:
+        """Record what the teams of these bookings hold, now that the tally has changed."""
+        for booking in bookings:
+            if booking is None or not booking.team:
+                continue
+            for option in booking.options:
+                key = (booking.team, option.pool)
+                self.hold(*key, tally.pools[key] + tally.surge[key], now)
 
     def read(self, team: str, pool: str, now: float) -> Reading:
         """Return a team's use up to now."""

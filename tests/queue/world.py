@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
 from fairslice_queue.reign import Reign
 from fairslice_queue.standing import Standing
+from fairslice_queue.team_status import restore_use
 from fairslice_queue.usage import Meter
 from fairslice_queue.watching import Watch
 from fairslice_sandbox.api import Api
@@ -188,6 +189,7 @@ class World:
         meter = Meter(float(watch.policy.half_life))
 
         def on_booking(old: Booking | None, new: Booking | None) -> None:
+            meter.follow(mirror.books.tally, (old, new), time.time())
             changed = new or old
             if changed is not None:
                 watch.dirty.add(changed.id)
@@ -207,6 +209,7 @@ class World:
         task = asyncio.create_task(_run_watch(watch))
         self.watches.append(task)
         await watch.synced()
+        restore_use(watch, meter, time.time())
         return Leader(ledger, watch, mirror, meter, standing, reign)
 
     async def _lead(self, leader: Leader) -> None:
@@ -402,12 +405,21 @@ async def _run_watch(watch: Watch) -> None:
 
 
 @asynccontextmanager
-async def world(redis_url: str, directory: Path) -> AsyncIterator[World]:
-    """Run a cluster with the custom resources, and teams' namespaces cv and nlp."""
+async def world(
+    redis_url: str,
+    directory: Path,
+    *,
+    door: Callable[[Ledger], Doorman] = Doorman,
+    hooks: Sequence[Obj] = (registration("Mutating"), registration("Validating")),
+) -> AsyncIterator[World]:
+    """Run a cluster with the custom resources, and teams' namespaces cv and nlp.
+
+    `door` is what is called for the registrations in `hooks`.
+    """
     store, clock = Store(), RealClock()
     async with RedisConnection.parse(redis_url) as redis:
         ledger = Ledger(redis)
-        doorman = Doorman(ledger)
+        doorman = door(ledger)
         api = Api(store, clock, doorman)
         server = ApiServer(store, api)
         cluster = Cluster(api, clock, PACE)
@@ -425,9 +437,9 @@ async def world(redis_url: str, directory: Path) -> AsyncIterator[World]:
                     await api.create(
                         "customresourcedefinitions.apiextensions.k8s.io", "", definition, user=ADMIN
                     )
-                for kind in ("Mutating", "Validating"):
-                    resource = f"{kind.lower()}webhookconfigurations.admissionregistration.k8s.io"
-                    await api.create(resource, "", registration(kind), user=ADMIN)
+                for hook in hooks:
+                    resource = f"{hook['kind'].lower()}s.admissionregistration.k8s.io"
+                    await api.create(resource, "", hook, user=ADMIN)
                 for name in ("cv", "nlp"):
                     await made.create({"kind": "Namespace", "apiVersion": "v1",
                                        "metadata": {"name": name}})  # fmt: skip
