@@ -128,7 +128,8 @@ def _resource_ops(
             continue
         path = f"{item.path}/resources/{field_name}"
         gone = [key for key in item.zero_keys if key in amounts] if drop_zero_keys else []
-        if asked in amounts and (given != asked or item.fraction_milli):
+        # A fraction is renamed even where the name stays: its number changes.
+        if asked in amounts and (given != asked or (item.fraction_milli and asked in rename)):
             if given != asked:
                 gone.append(asked)
             yield from (remove(f"{path}/{escape(key)}") for key in gone)
