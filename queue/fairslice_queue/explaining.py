@@ -102,8 +102,7 @@ def explain(
         Term(
             term="user",
             value=float(format_milli(held)),
-            how=f"GPUs held by {booking.user}; counts within the team if {policy.within_team} "
-            "is FairByUser",
+            how=f"GPUs held by {booking.user}; withinTeam is {policy.within_team.value}",
         ),
         Term(
             term="queued at",
