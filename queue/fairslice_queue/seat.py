@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 _MAX_CALLS = 32
 _REPEAT_SECONDS = 3.0  # a patch is given this long to show in the watch
 
+_SERVER_FAILURE = 500
+_BUSY = 429
+
 Refused = Callable[[str, str], Coroutine[Any, Any, None]]
 
 
@@ -69,6 +72,11 @@ class Calls:
         except Unreachable as error:
             _log.warning("%s: %s", booking_id, error)
         except ApiError as error:
+            if error.status >= _SERVER_FAILURE or error.status == _BUSY:
+                # A webhook that is down, an overloaded server: nothing is wrong with the work,
+                # and reconciliation repeats the call.
+                _log.warning("%s: not now: %s", booking_id, error)
+                return
             _log.warning("%s: the API server refused: %s", booking_id, error)
             await self._refused(booking_id, str(error))
         finally:

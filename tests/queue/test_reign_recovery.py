@@ -1,14 +1,26 @@
 """Leaders die, Redis forgets, things are older than the install: nothing is lost or run twice."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from fairslice import stamps
 from fairslice.booking import State
+from fairslice_sandbox.attributes import Attributes
+from fairslice_sandbox.errors import ApiError
+from fairslice_sandbox.users import ADMIN
+from fairslice_sandbox.webhooks import Hook
 
+from .doorman import registration
 from .world import World, job, node, pod, policy, team, world
+
+_REGISTRATIONS = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
+_JOB_UPDATES = [
+    {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["jobs"]}
+]
 
 
 @pytest_asyncio.fixture
@@ -152,3 +164,27 @@ async def test_a_restarting_pod_evicted_between_two_leaders_is_made_again(box: W
     await box.start()
     await box.until(lambda: box.note("Pod", "nb", "nlp", stamps.RESTARTS) == "1", 12.0)
     await box.until(lambda: box.running() == {"nb"}, 12.0)
+
+
+async def test_a_webhook_that_is_down_for_a_moment_holds_work_up_for_a_moment(
+    box: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = registration("Mutating")
+    down["metadata"] = {"name": "down"}
+    down["webhooks"][0] |= {"name": "down.example.com", "rules": _JOB_UPDATES}
+    await box.api.create(_REGISTRATIONS, "", down, user=ADMIN)
+    ask = box.doorman.mutate
+
+    async def mutate(hook: Hook, request: Attributes) -> bool:
+        if hook.name == "down.example.com":
+            raise ApiError(500, "InternalError", "failed calling webhook: connection refused")
+        return await ask(hook, request)
+
+    monkeypatch.setattr(box.doorman, "mutate", mutate)
+    names = await _submit(box, 2)
+    await box.until(lambda: len(box.books) == 2)
+    await asyncio.sleep(1.0)
+    assert not box.running()
+    await box.api.delete(_REGISTRATIONS, "", "down", user=ADMIN)
+    # Nothing was wrong with the work: it is tried again soon, not after a failed start's pause.
+    await box.until(lambda: box.finished() == names, 20.0)
