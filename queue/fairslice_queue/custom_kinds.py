@@ -60,12 +60,12 @@ class CustomKinds:
         paths: ObjectPaths,
         on_change: OnChange,
         *,
-        look_seconds: float = _LOOK_SECONDS,
+        look_seconds: float | None = None,
     ) -> None:
         self._client = client
         self._paths = paths
         self._on_change = on_change
-        self._look_seconds = look_seconds
+        self._look_seconds = look_seconds or _LOOK_SECONDS
         self._looked = asyncio.Event()
         self._missing = {each.kind.kind: each for each in ADAPTERS if each.kind.kind != "Job"}
         self._reflectors: dict[str, Reflector[CustomObject]] = {}

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import msgspec
-
 from fairslice import messages, stamps
 from fairslice.kube.objects import Pod
 from fairslice.options import describe
@@ -16,7 +14,7 @@ from fairslice.v1alpha1.scalars import Mode
 from fairslice.workloads import adapter_for, kinds_above
 from fairslice_webhook.decision import Answer, Attach, Book, Decision, Denial, Peek
 from fairslice_webhook.gpu_work import GpuWork, Refusal, read, takes_devices
-from fairslice_webhook.guards import breaches
+from fairslice_webhook.guards import breaches, sets_devices
 from fairslice_webhook.hiding import containers_of, hide_pod, holds_gpu
 from fairslice_webhook.judgement import never_fits
 from fairslice_webhook.patching import Op
@@ -28,7 +26,7 @@ from fairslice_webhook.pod_edits import (
     render,
 )
 from fairslice_webhook.pod_outcomes import attached_unasked, rewritten
-from fairslice_webhook.pod_plan import PodPlan
+from fairslice_webhook.pod_plan import PodPlan, wanted_priority
 from fairslice_webhook.review import Review
 from fairslice_webhook.subject import Notes, Subject
 from fairslice_webhook.view import Call, View
@@ -89,7 +87,7 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
     if subject.books and claimed and is_gated(pod.spec) and _is_stamped(subject):
         return attached_unasked(plan.noting(notes))  # it was refused a moment ago
     try:
-        group = pod_group(meta)
+        pod_group(meta)
     except PodGroupError as error:
         raise Refusal(str(error), 422, "Invalid") from None
     plan, work = plan.worked_out()
@@ -102,11 +100,8 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
         return rewritten(plan)
     request = plan.wish()
     if subject.person:
-        whole = request.booking
-        if group is not None:
-            whole = msgspec.structs.replace(whole, pods=group.size)
-        trial = msgspec.structs.replace(request, booking=whole)
-        never = never_fits(trial, team, subject.view.inventory)
+        # Of a pod group the others may be of other sizes: only each by itself can be judged.
+        never = never_fits(request, team, subject.view.inventory)
         if never is not None:
             return plan.deny(never)
     return Peek(team.name, request, plan, dry=True) if review.dry_run else Book(request, plan)
@@ -174,7 +169,7 @@ def _base_edits(subject: Subject, pod: Pod, notes: Notes) -> PodEdits:
             notes.audit("hide", "change", messages.hidden(hiding.told))
         if policy.hiding.device_list_strategy is DeviceListStrategy.ENVVAR:
             for _, container in containers_of(pod.spec):
-                if container.env_from and holds_gpu(container):
+                if sets_devices(container) and holds_gpu(container):
                     notes.warn(messages.env_from_open(container.name))
     if not subject.view.enforces_anything(subject.team):
         return PodEdits()
@@ -203,8 +198,8 @@ def _note_work(subject: Subject, work: GpuWork, pod: Pod, notes: Notes) -> None:
     """Say what becomes of the pod's PriorityClass, and what full rewriting would give it."""
     if work.ideal != work.options:
         notes.audit("rewrite", "change", messages.option_given(describe(work.ideal[0])))
-    wanted = work.work_class.priority_class if work.work_class is not None else ""
     present = pod.spec.priority_class_name
+    wanted = wanted_priority(work, present, subject.view)
     if not wanted or present == wanted:
         return
     enforced = subject.modes.rewrite is Mode.ENFORCE
