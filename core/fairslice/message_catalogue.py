@@ -117,6 +117,7 @@ _BY_MESSAGE: dict[tuple[str, str], Any] = {
     ("guarantee_kept", "kept"): 2000,
     ("guarantee_kept", "pool"): "a100",
     ("hidden", "what"): ("main: NVIDIA_VISIBLE_DEVICES",),
+    ("lending_checked", "pool"): "a100",
     ("max_runtime_over", "limit"): 43_200,
     ("max_runtime_over", "until"): "2026-11-30 14:20 CET",
     ("max_runtime_set", "limit"): 43_200,

@@ -92,6 +92,7 @@ __all__ = [
     "pod_group_size",
     "pods_one_by_one",
     "position",
+    "preempted",
     "preempted_by",
     "priority_class_missing",
     "priority_class_replaced",
@@ -718,6 +719,11 @@ def group_mixed(name: str) -> str:
 def no_option_left() -> str:
     """Wait: nothing that this cluster offers now serves the request."""
     return line("no node offers what it asks for; it starts when one does")
+
+
+def preempted(rule: str, lost_seconds: float) -> str:
+    """Tell a victim that made room for nobody: by which right it had to go, and what it lost."""
+    return line(f"pushed out: {rule}; lost {_span(lost_seconds)} of work; it is queued again")
 
 
 def preempted_by(beneficiary: str, rule: str, lost_seconds: float) -> str:

@@ -23,10 +23,11 @@ class TeamIndex:
     """Teams by namespace; rebuilt whole whenever a team or a namespace's labels change.
 
     `keepers` are the teams that don't lend all of their guarantee, with what they keep in
-    milli-GPU, by pool; `cut_down` those whose work is pushed out when their quota is cut.
+    milli-GPU, by pool; `cut_down` those whose work is pushed out when their quota is cut,
+    `budgeted` those that have budgets.
     """
 
-    __slots__ = ("_by_namespace", "_teams", "conflicts", "cut_down", "keepers")
+    __slots__ = ("_by_namespace", "_teams", "budgeted", "conflicts", "cut_down", "keepers")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class TeamIndex:
                 if quota.kept:
                     keepers[pool].append((team.name, quota.kept))
         self.keepers: Mapping[str, Sequence[tuple[str, int]]] = dict(keepers)
+        self.budgeted = tuple(team for team in teams.values() if team.budgets)
         self.cut_down = tuple(
             team for team in teams.values() if team.on_quota_cut is QuotaCut.EVICT
         )

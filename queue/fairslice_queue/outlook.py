@@ -3,15 +3,17 @@
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from msgspec import json
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking
-from fairslice.budgets import Stop, stops_of
+from fairslice.budgets import Budget, Stop, stops_of
 from fairslice.fairshare import ENTRY_SECONDS, PoolWeight, dominant_share
 from fairslice.placement import PodNeeds
 from fairslice.pod_groups import is_pod_group
+from fairslice.policy import Policy, Team
 from fairslice.pool_capacity import pool_capacity
 from fairslice.v1alpha1.scalars import Mode, duration_seconds
 from fairslice_queue.actions import Reserve
@@ -25,7 +27,16 @@ from fairslice_queue.watching import Watch
 
 __all__ = ["Outlook", "pool_weights", "team_shares", "team_use"]
 
-_JUDGE_SECONDS = 1.0
+_JUDGE_SECONDS = 60
+
+
+class _Judged(NamedTuple):
+    """What was found of a team's budgets, of what, and how long it holds."""
+
+    budgets: tuple[Budget, ...]
+    changes: int
+    until: float
+    stops: tuple[Stop, ...]
 
 
 class Outlook:
@@ -40,8 +51,8 @@ class Outlook:
         self._meter = meter
         # By booking: what was read, of which booking and which object's annotations and needs.
         self._read: dict[str, tuple[Booking, object, object, Waiting]] = {}
-        self._stops: dict[str, tuple[Stop, ...]] = {}
-        self._judged: tuple[float, object, object] = (0.0, None, None)
+        self._judged: dict[str, _Judged] = {}
+        self._judged_by: Policy | None = None
 
     def draw(
         self,
@@ -89,20 +100,39 @@ class Outlook:
         )
 
     def budgets_gone(self, now: float) -> Mapping[str, Sequence[Stop]]:
-        """Find the budgets that are gone, anew every second."""
+        """Find the budgets that are gone, by team.
+
+        A team is judged anew when it holds more or less than before, or when one of its budgets
+        will be gone at its present pace, or a period turns.
+        """
         watch, spending = self._watch, self._meter.spending
-        at, policy, teams = self._judged
-        if policy is watch.policy and teams is watch.teams and 0 <= now - at < _JUDGE_SECONDS:
-            return self._stops
-        self._judged = (now, watch.policy, watch.teams)
-        spending.use_policy(watch.policy, now)
-        self._stops = {}
-        for team in watch.teams.teams:
-            if team.budgets and watch.policy.modes_for(team).quota is Mode.ENFORCE:
-                states = budget_states(team, watch.policy, spending, now)
-                if stops := stops_of(team.name, states, watch.policy.zone):
-                    self._stops[team.name] = stops
-        return self._stops
+        if self._judged_by is not watch.policy:
+            self._judged_by, self._judged = watch.policy, {}
+            spending.use_policy(watch.policy, now)
+        stops: dict[str, Sequence[Stop]] = {}
+        for number, team in enumerate(watch.teams.budgeted):
+            found = self._judged.get(team.name)
+            changes = spending.changes(team.name)
+            if (
+                found is None
+                or found.budgets != team.budgets
+                or found.changes != changes
+                or now >= found.until
+            ):
+                found = self._judged[team.name] = self._judge(team, changes, number, now)
+            if found.stops and watch.policy.modes_for(team).quota is Mode.ENFORCE:
+                stops[team.name] = found.stops
+        return stops
+
+    def _judge(self, team: Team, changes: int, number: int, now: float) -> _Judged:
+        policy = self._watch.policy
+        states = budget_states(team, policy, self._meter.spending, now)
+        # Prices may change before then; not all teams are judged at once.
+        until = now + _JUDGE_SECONDS + number % _JUDGE_SECONDS
+        for state in states:
+            soon = state.end if state.exhausted or state.forecast is None else state.forecast
+            until = min(until, soon)
+        return _Judged(team.budgets, changes, until, stops_of(team.name, states, policy.zone))
 
     def waiting(self, booking: Booking) -> Waiting | None:
         """Look at one booking in line; None if there is nothing to be planned for it."""

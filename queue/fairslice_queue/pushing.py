@@ -213,6 +213,8 @@ class Pushing:
             await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
 
     def _why(self, action: Preempt) -> str:
+        if not action.beneficiary:
+            return messages.preempted(action.rule, action.lost_seconds)
         beneficiary = self._seat.mirror.books.get(action.beneficiary)
         name = str(beneficiary.ref) if beneficiary is not None else "other work"
         return messages.preempted_by(name, action.rule, action.lost_seconds)

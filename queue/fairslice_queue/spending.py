@@ -4,6 +4,7 @@ Held milli-GPU are integrated between events in whole microseconds, at the pool'
 time; where a period turned in between, only what lies after it counts.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
@@ -37,6 +38,11 @@ class Spending:
         self._zone: tzinfo = UTC
         self._prices: Mapping[str, Prices] = {}
         self._spans: dict[Period, Span] = {}
+        self._changes: Counter[str] = Counter()
+
+    def changes(self, team: str) -> int:
+        """Count the changes of what a team holds: while there are none, its pace is the same."""
+        return self._changes[team]
 
     def use_policy(self, policy: Policy, now: float) -> None:
         """Go by a policy's time zone and prices from now on; what was charged stays."""
@@ -63,6 +69,8 @@ class Spending:
         elif account.held is None:
             account.held = milli
         self._advance(pool, account, now)
+        if account.held != milli:
+            self._changes[team] += 1
         account.held = milli
 
     def pools_of(self, team: str) -> tuple[str, ...]:
@@ -100,6 +108,7 @@ class Spending:
         if not checkpoint:
             return
         pools = self._accounts.setdefault(team, {})
+        self._changes[team] += 1
         known = pools.get(pool)
         pools[pool] = _Account(
             at=max(item.at for item in checkpoint),

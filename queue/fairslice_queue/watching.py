@@ -328,7 +328,9 @@ class Watch:
                 self._workload_of[facts.booking] = facts
             self._touch(facts.booking)
 
-    def _on_team_change(self, _old: object, _new: object) -> None:
+    def _on_team_change(self, old: object, new: object) -> None:
+        if _means_the_same(old, new):
+            return
         teams: list[Team] = []
         for item in self._teams.store.values():
             try:
@@ -365,6 +367,18 @@ class Watch:
         self.capacity_changed = True
         self.look_at_strangers()
         self.changed.set()
+
+
+def _means_the_same(old: object, new: object) -> bool:
+    """Say whether a team or namespace changed in nothing that says who belongs to which team.
+
+    Teams' status is our own writing; namespaces change otherwise often.
+    """
+    if isinstance(old, TeamResource) and isinstance(new, TeamResource):
+        return old.spec == new.spec and old.metadata.uid == new.metadata.uid
+    if isinstance(old, Namespace) and isinstance(new, Namespace):
+        return old.metadata.labels == new.metadata.labels
+    return False
 
 
 def _remember(memory: dict[str, T], key: str, value: T) -> None:

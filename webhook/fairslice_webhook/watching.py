@@ -69,7 +69,7 @@ class ViewKeeper:
                 await reflector.synced.wait()
             await self._devices.synced.wait()
             self._policies.subscribe(lambda old, new: self._mark("policy"))
-            self._teams.subscribe(lambda old, new: self._mark("teams"))
+            self._teams.subscribe(self._team_changed)
             self._namespaces.subscribe(self._namespace_changed)
             self._nodes.subscribe(self._node_changed)
             self._classes.subscribe(lambda old, new: self._mark("classes"))
@@ -78,6 +78,16 @@ class ViewKeeper:
     def _mark(self, what: str) -> None:
         self._stale.add(what)
         self._schedule()
+
+    def _team_changed(self, old: TeamResource | None, new: TeamResource | None) -> None:
+        # The queue writes their status every few seconds.
+        same = (
+            old is not None
+            and new is not None
+            and old.spec == new.spec
+            and old.metadata.uid == new.metadata.uid
+        )
+        self._mark("statuses" if same else "teams")
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         # Labels say which team a namespace belongs to; annotations and phases change more often.
