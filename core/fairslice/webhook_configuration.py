@@ -114,7 +114,7 @@ def _ray(root: str) -> tuple[str, ...]:
 SUSPENDABLE = (
     WatchedKind("batch", "jobs", ("spec.template",)),
     WatchedKind("jobset.x-k8s.io", "jobsets", ("spec.replicatedJobs[].template.spec.template",)),
-    WatchedKind("ray.io", "rayjobs", _ray("spec.rayClusterSpec")),
+    WatchedKind("ray.io", "rayjobs", (*_ray("spec.rayClusterSpec"), "spec.submitterPodTemplate")),
     WatchedKind("ray.io", "rayclusters", _ray("spec")),
     WatchedKind("ray.io", "rayservices", _ray("spec.rayClusterConfig")),
     *(

@@ -251,3 +251,34 @@ def test_what_runs_on_nodes_never_drops_out_of_the_books(
     bound = sum(1 for item in live if item.node and not item.ended)
     holds = current.pods if current is not None and current.state.holds else 0
     assert holds >= bound
+
+
+def large(name: str, size: int, **fields: Any) -> PodFacts:
+    """A pod that counts as several of its booking's."""
+    given = booking("x").options[0].times(size)
+    return pod(name, assignment=Assignment(booking="x", option=given), **fields)
+
+
+def custom(**fields: Any) -> WorkloadFacts:
+    return work(kind="RayCluster", counts_successes=False, **fields)
+
+
+def test_large_pods_hold_and_lie_as_several() -> None:
+    books = held(pods=9, sizes=(1, 4), place={"n1": 5, "n2": 4})
+    pods = [large("lead", 1), large("w1", 4), large("w2", 4, node="n2")]
+    assert reconcile_workload(books, custom(desired=9, least=9), pods) == Keep()
+    done = [*pods[:2], large("w2", 4, node="n2", phase="Succeeded")]
+    assert reconcile_workload(books, custom(desired=9, least=9), done) == Settle(
+        State.RUNNING, 5, {"n1": 5}
+    )
+
+
+def test_what_an_elastic_workload_gave_up_is_free_once_it_has_settled() -> None:
+    books = held(pods=4, place={"n1": 4}, since=1000.0)
+    grown = custom(desired=4, least=1)
+    assert reconcile_workload(books, grown, [pod("a"), pod("b")], now=1060.0) == Keep()
+    assert reconcile_workload(books, grown, [pod("a"), pod("b")], now=1200.0) == Settle(
+        State.RUNNING, 2, {"n1": 2}
+    )
+    fixed = custom(desired=4, least=4)
+    assert reconcile_workload(books, fixed, [pod("a"), pod("b")], now=1200.0) == Keep()
