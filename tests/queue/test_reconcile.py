@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fairslice import stamps
 from fairslice.booking import Assignment, Booking, State
@@ -274,7 +275,7 @@ def test_large_pods_hold_and_lie_as_several() -> None:
 
 
 def test_what_an_elastic_workload_gave_up_is_free_once_it_has_settled() -> None:
-    books = held(pods=4, place={"n1": 4}, since=1000.0)
+    books = structs.replace(held(pods=4, place={"n1": 4}), since=1000.0)
     grown = custom(desired=4, least=1)
     assert reconcile_workload(books, grown, [pod("a"), pod("b")], now=1060.0) == Keep()
     assert reconcile_workload(books, grown, [pod("a"), pod("b")], now=1200.0) == Settle(
