@@ -57,12 +57,7 @@ def pod_asks(*, hidden_in_process: bool = False) -> str:
         "size(object.?spec.?resourceClaims.orValue([])) > 0",
         _some("object.?spec.?schedulingGates.orValue([])", "g", f"g.name == '{stamps.GATE}'"),
         stamped(),
-        _some(
-            annotations,
-            "k",
-            _any(_starts("k", _ANNOTATIONS), "k.endsWith('.nri.io')", "k.contains('.nri.io/')"),
-            _MAX_META,
-        ),
+        _some(annotations, "k", _INJECTS, _MAX_META),
     )
 
 
@@ -155,12 +150,14 @@ def stamped() -> str:
     return _any(*(_some(each, "k", found, _MAX_META) for each in _meta_of("object")))
 
 
-def changes() -> str:
+def changes(*, devices: bool = False) -> str:
     """Match a CREATE, new ephemeral containers, and an UPDATE of the spec or of our stamps.
 
-    Status, finalizers and deletion must never wait for the webhook.
+    `devices` adds annotations by which runtimes inject devices. Status, finalizers and deletion
+    must never wait for the webhook.
     """
-    ours = f"k.contains('{stamps.USER_PREFIX}')"
+    ours = f"(k.contains('{stamps.USER_PREFIX}')"
+    ours += f" || {_INJECTS})" if devices else ")"
     parts = [
         "request.operation == 'CREATE'",
         "request.?subResource.orValue('') == 'ephemeralcontainers'",
@@ -234,3 +231,6 @@ def _starts(text: str, prefixes: tuple[str, ...]) -> str:
 
 def _any(*parts: str) -> str:
     return " || ".join(parts)
+
+
+_INJECTS = _any(_starts("k", _ANNOTATIONS), "k.endsWith('.nri.io')", "k.contains('.nri.io/')")

@@ -219,7 +219,7 @@ def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, An
         "gpu-pods",
         path,
         rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
-        conditions={"changes": cel.changes(), "asks": asks},
+        conditions={"changes": cel.changes(devices=True), "asks": asks},
     )
 
 

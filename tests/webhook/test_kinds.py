@@ -258,9 +258,9 @@ async def test_pods_of_children_are_of_the_topmost_booking(
     assert [item.annotations[BOOKING] == booking for item in made] == [True, True, False]
     assert [item.gated for item in made] == [False, False, True]
     assert made[2].annotations["system.fairslice.io/claimed"] == booking
-    # A controller of another kind is no child.
+    # A controller of another kind is no child: the pod counts by itself.
     forged = await place.create(pod_of(stored, last, owner("Deployment", "x", "apps/v1"), 9))
-    assert forged.gated
+    assert forged.annotations[BOOKING] != booking
 
 
 async def test_pods_of_several_sizes_are_counted_by_size(cluster: MakeCluster) -> None:

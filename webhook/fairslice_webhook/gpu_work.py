@@ -176,6 +176,8 @@ def book_request(
     work_class = work.work_class
     # Overflow is about pods: a Job can wait by its nature, a person in front of a notebook can't.
     group, revision = group_of(subject.meta) if ref.kind == "Pod" else ("", "")
+    if subject.controller is None and not is_pod_group(group):
+        group, revision = "", ""
     together = is_pod_group(group)
     if subject.person and ref.kind == "Pod" and not together:
         waits = work_class is not None and work_class.overflow is Overflow.QUEUE

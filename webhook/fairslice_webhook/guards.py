@@ -8,11 +8,18 @@ from collections.abc import Iterator, Mapping
 from posixpath import normpath
 
 from fairslice import messages
+from fairslice.hidden_env import VISIBLE_DEVICES
 from fairslice.kube.objects import Container, Pod
 from fairslice.v1alpha1.policy import DeviceListStrategy, HidingSpec
 from fairslice_webhook.hiding import containers_of, holds_gpu
 
-__all__ = ["breaches", "opens_devices"]
+__all__ = [
+    "annotation_breaches",
+    "breaches",
+    "container_breaches",
+    "opens_devices",
+    "sets_devices",
+]
 
 _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
 
@@ -20,21 +27,30 @@ _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
 _DANGEROUS = ("/dev", "/proc")
 _DANGEROUS_PREFIXES = (
     "/etc/cdi",
-    "/run/cdi",
-    "/run/containerd",
-    "/run/cri-dockerd.sock",
-    "/run/crio",
-    "/run/docker.sock",
-    "/run/k3s",
-    "/run/nvidia",
+    # What the kubelet runs by itself, and how runtimes hand devices out.
+    "/etc/containerd",
+    "/etc/crio",
+    "/etc/docker",
+    "/etc/kubernetes",
+    "/etc/nvidia-container-runtime",
     "/var/lib/kubelet",
-    "/var/run/cdi",
-    "/var/run/containerd",
-    "/var/run/cri-dockerd.sock",
-    "/var/run/crio",
-    "/var/run/docker.sock",
-    "/var/run/k3s",
-    "/var/run/nvidia",
+    "/var/lib/k0s/kubelet",
+    "/var/snap/microk8s/common",
+    *(
+        f"{run}/{name}"
+        for run in ("/run", "/var/run")
+        for name in (
+            "cdi",
+            "containerd",
+            "cri-dockerd.sock",
+            "crio",
+            "docker.sock",
+            "dockershim.sock",
+            "k3s",
+            "nvidia",
+            "podman",
+        )
+    ),
 )
 _ANNOTATION_PREFIXES = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
 
@@ -42,7 +58,7 @@ _ANNOTATION_PREFIXES = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
 def breaches(pod: Pod, hiding: HidingSpec, *, gpu: bool) -> Iterator[str]:
     """Yield a denial for each way by which a pod could reach devices it was not given."""
     spec = pod.spec
-    yield from _annotations(pod.metadata.annotations)
+    yield from annotation_breaches(pod.metadata.annotations)
     for _, container in containers_of(spec):
         yield from container_breaches(container, hiding)
     for volume in spec.volumes or ():
@@ -70,7 +86,7 @@ def container_breaches(container: Container, hiding: HidingSpec) -> Iterator[str
         if _within(_clean(mount.mount_path), _DEVICE_MOUNTS):
             yield messages.guard_device_mount(container.name, mount.mount_path)
     envvar = hiding.device_list_strategy is DeviceListStrategy.ENVVAR
-    if hiding.strict_env_from and envvar and container.env_from and holds_gpu(container):
+    if hiding.strict_env_from and envvar and sets_devices(container) and holds_gpu(container):
         yield messages.guard_env_from(container.name)
 
 
@@ -84,7 +100,13 @@ def opens_devices(path: str) -> bool:
     )
 
 
-def _annotations(annotations: Mapping[str, str] | None) -> Iterator[str]:
+def sets_devices(container: Container) -> bool:
+    """Say whether envFrom may set a variable that chooses devices; a prefix can rule that out."""
+    return any(VISIBLE_DEVICES.startswith(source.prefix) for source in container.env_from or ())
+
+
+def annotation_breaches(annotations: Mapping[str, str] | None) -> Iterator[str]:
+    """Yield a denial for each annotation by which a runtime injects devices."""
     for key in annotations or ():
         domain = key.partition("/")[0]
         if key.startswith(_ANNOTATION_PREFIXES) or domain.endswith(".nri.io"):

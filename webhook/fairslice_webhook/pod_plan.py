@@ -15,8 +15,9 @@ from fairslice_webhook.decision import Answer, AuditRecord, Denial
 from fairslice_webhook.gpu_work import GpuWork, assess, book_request
 from fairslice_webhook.pod_edits import PodEdits, assignment_text, read_assignment, render
 from fairslice_webhook.subject import Notes, Subject
+from fairslice_webhook.view import View
 
-__all__ = ["PodPlan"]
+__all__ = ["PodPlan", "wanted_priority"]
 
 # What the queue carries over to a pod that it makes anew.
 _CARRIED = (stamps.QUEUED_AT, stamps.RESTARTS)
@@ -143,8 +144,21 @@ class PodPlan:
 
     def _priority_class(self) -> str:
         """Name the PriorityClass that the class gives, if it exists."""
-        work_class = self.work.work_class if self.work is not None else None
-        if work_class is None or self.subject.modes.rewrite is not Mode.ENFORCE:
+        if self.work is None or self.subject.modes.rewrite is not Mode.ENFORCE:
             return ""
-        wanted = work_class.priority_class
+        wanted = wanted_priority(self.work, self.pod.spec.priority_class_name, self.subject.view)
         return wanted if wanted in self.subject.view.priority_classes else ""
+
+
+def wanted_priority(work: GpuWork, present: str, view: View) -> str:
+    """Name the PriorityClass that a pod is to have; empty: as it is.
+
+    One that no class owns would let the kube-scheduler push others out, guarantees or not: work
+    without a class gets the least one's in its place.
+    """
+    if work.work_class is not None:
+        return work.work_class.priority_class
+    if not present:
+        return ""
+    known = [item.priority_class for item in view.policy.classes.values() if item.priority_class]
+    return next((name for name in reversed(known) if name in view.priority_classes), "")

@@ -6,7 +6,7 @@ from fairslice import messages, stamps
 from fairslice.kube.objects import ObjectMeta, Pod
 from fairslice.v1alpha1.scalars import Mode
 from fairslice_webhook.decision import Answer, Denial
-from fairslice_webhook.guards import container_breaches
+from fairslice_webhook.guards import annotation_breaches, container_breaches
 from fairslice_webhook.hiding import containers_of, hide_container
 from fairslice_webhook.patching import Op, map_ops
 from fairslice_webhook.pod_edits import is_gated
@@ -24,6 +24,12 @@ def decide_pod_update(review: Review, new: Pod, old: Pod, view: View, call: Call
     subject = Subject.of(review, new.metadata, view, call)
     if subject.own or not view.enforces_anything(subject.team):
         return Answer()
+    # Runtimes read them when the pod starts, which may be long after it was created.
+    if subject.team is not None and subject.modes.guards is Mode.ENFORCE:
+        known = old.metadata.annotations or {}
+        added = {k: v for k, v in (new.metadata.annotations or {}).items() if known.get(k) != v}
+        for message in annotation_breaches(added):
+            return Answer(denial=Denial(message))
     if subject.books and is_gated(old.spec) and not is_gated(new.spec):
         return Answer(denial=Denial(messages.gate_removed()))
     annotations, labels = restored(new.metadata, old.metadata)

@@ -19,6 +19,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 """Object and old object of up to 3 MiB each, and room for the rest."""
 
 _NULL = Raw(b"null")
+_ACCOUNTS = "system:serviceaccount:"
 _API_VERSION = "admission.k8s.io/v1"
 
 
@@ -49,6 +50,14 @@ class UserInfo(_Message, frozen=True):
     username: str = ""
     uid: str = ""
     groups: tuple[str, ...] | None = None
+
+    @property
+    def of_cluster(self) -> bool:
+        """Say whether it is a component of the control plane, such as a controller."""
+        name = self.username
+        if name.startswith(_ACCOUNTS):
+            return name.startswith(_ACCOUNTS + "kube-system:")
+        return name.startswith("system:")
 
 
 class Review(_Message, frozen=True):

@@ -44,8 +44,13 @@ class Subject:
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The object's controller, if it has one."""
-        return next((ref for ref in self.meta.owner_references or () if ref.controller), None)
+        """The object's controller, if it has one that can be believed."""
+        owner = next((ref for ref in self.meta.owner_references or () if ref.controller), None)
+        if owner is None or not owner.api_version.startswith("apps/"):
+            return owner
+        # Pods of these kinds are made by the cluster alone: an ordinary user who names one as
+        # owner would pass for a rollout.
+        return owner if self.own or self.review.user_info.of_cluster else None
 
     @property
     def own(self) -> bool:

@@ -44,7 +44,8 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
     suspend: bool | None = None
     kind = adapter.kind.kind
     if old.managed and subject.books:
-        if old.state in _WAITS and new.suspended and _asks_changed(subject, new, old):
+        # Un-suspending is put back, so that it must not bring a changed request along.
+        if old.state in _WAITS and old.suspended and _asks_changed(subject, new, old):
             return Answer(denial=Denial(messages.template_changed(), 422, "Invalid"))
         if kept := class_kept(new.meta, old.meta):
             labels = {**labels, **kept}
