@@ -75,7 +75,8 @@ def _is_device(name: str) -> bool:
     try:
         resource = parse_resource(name)
     except ResourceNameError:
-        return False
+        # Mistyped, it is still a GPU that is asked for: refused, or never scheduled.
+        return True
     return resource is not None and not resource.device_class
 
 
