@@ -37,7 +37,10 @@ class Waiting:
 
 
 class Line:
-    """Waiting work in order. `tally` and `shares` may change while it is walked through."""
+    """Waiting work in order.
+
+    `tally` and `shares` may change while it is walked through, if `judge_anew` is told.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Line:
         self._tally = tally
         self._shares = shares
         self._now = now
+        self._version = 0
         # Whatever the options of one shape need within a guarantee, by team.
         self._asks: dict[bytes, tuple[tuple[str, int], ...]] = {}
 
@@ -62,24 +66,30 @@ class Line:
         lines: defaultdict[str, list[Waiting]] = defaultdict(list)
         for item in waiting:
             lines[item.booking.team].append(item)
-        heads: list[tuple[OrderKey, str, int]] = []
+        heads: list[tuple[OrderKey, str, int, int]] = []
         for name, line in lines.items():
             team = self._teams.named(name)
             if team is not None:
                 self._sort(line)
-                heapq.heappush(heads, (self.key(line[0], team), name, 0))
+                heapq.heappush(heads, (self.key(line[0], team), name, 0, self._version))
         while heads:
-            key, name, index = heapq.heappop(heads)
+            key, name, index, version = heapq.heappop(heads)
             team = self._teams.named(name)
             assert team is not None
             line = lines[name]
-            fresh = self.key(line[index], team)
-            if fresh > key and heads and heads[0][0] < fresh:
-                heapq.heappush(heads, (fresh, name, index))
-                continue
+            if version != self._version:
+                fresh = self.key(line[index], team)
+                if fresh > key and heads and heads[0][0] < fresh:
+                    heapq.heappush(heads, (fresh, name, index, self._version))
+                    continue
             yield line[index], team
             if index + 1 < len(line):
-                heapq.heappush(heads, (self.key(line[index + 1], team), name, index + 1))
+                following = self.key(line[index + 1], team)
+                heapq.heappush(heads, (following, name, index + 1, self._version))
+
+    def judge_anew(self) -> None:
+        """Take note that the tally or the shares have changed."""
+        self._version += 1
 
     def key(self, item: Waiting, team: Team) -> OrderKey:
         """Make the key by which work is compared across teams."""

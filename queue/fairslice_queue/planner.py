@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import inf
 
 from msgspec.structs import replace
 
@@ -25,12 +24,13 @@ from fairslice.v1alpha1.policy import Preempts
 from fairslice_queue.actions import Action, Explain, Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import Limits
 from fairslice_queue.caps import Excess, excess, limits_of
+from fairslice_queue.expecting import free_by
 from fairslice_queue.line import Line, Waiting
 from fairslice_queue.quota_cuts import over_limit
 from fairslice_queue.rights import Rights
 from fairslice_queue.room import Room
 from fairslice_queue.tally import Tally
-from fairslice_queue.victims import Candidate, Contender, Push, Victims, without
+from fairslice_queue.victims import Candidate, Contender, Push, Victims
 
 __all__ = ["PlanState", "Waiting", "plan"]
 
@@ -108,6 +108,7 @@ class _Round:
         self._unreservable: set[bytes] = set()
         self._hopeless: set[tuple[bytes, str, str]] = set()
         self._stuck: dict[tuple[object, ...], _Waits] = {}
+        self._worded: dict[str, _Waits] = {}
         self._revisions: defaultdict[str, set[str]] = defaultdict(set)
         self._leaving: defaultdict[tuple[str, str], int] = defaultdict(int)
         for candidate in state.candidates:
@@ -175,7 +176,7 @@ class _Round:
             if isinstance(fit, Placement):
                 yield self._release(item, team, fit)
                 return
-            why = _Waits(messages.waits_for_room(fit.reason))
+            why = self._waits_for_room(fit)
         elif caps.closed:
             why = _Waits(caps.closed, capped=True)
         elif caps.broken is None:
@@ -191,6 +192,12 @@ class _Round:
             yield from self._make_room(item, team, caps, why)
         else:
             yield why
+
+    def _waits_for_room(self, misfit: Misfit) -> _Waits:
+        why = self._worded.get(misfit.reason)
+        if why is None:
+            why = self._worded[misfit.reason] = _Waits(messages.waits_for_room(misfit.reason))
+        return why
 
     def _caps(self, item: Waiting, team: Team) -> _Caps:
         booking = item.booking
@@ -269,6 +276,7 @@ class _Round:
         self._room.take(item.needs, option, fit.place)
         is_surge = excess(booking, option, self._limits_of(item, team), self._tally) is not None
         self._tally.add(replace(booking, surge=is_surge), option)
+        self._line.judge_anew()
         # It counts at once; else a burst of one team would all go before the next team's turn.
         added = entry_penalty(option.milli * booking.pods)
         added *= self._state.share_of_milli.get(option.pool, 0.0) / max(team.weight, 1)
@@ -376,29 +384,14 @@ class _Round:
         return None
 
     def _expected(self, item: Waiting, kept: Reserve) -> float | None:
-        """Tell when its nodes are free at the latest, by the word of those who hold them.
+        """Tell when the nodes kept for work are free at the latest, if that can be known."""
 
-        None: they gave none, or did not keep it.
-        """
-        nodes = {name: self._room.now[name] for name in kept.place if name in self._room.now}
-        ending = sorted(
-            (
-                holder
-                for holder in self._state.candidates
-                if self._now < holder.ends_by < inf
-                and not nodes.keys().isdisjoint(holder.booking.place)
-            ),
-            key=lambda holder: holder.ends_by,
-        )
-        low, high = 0, len(ending) + 1
-        while low < high:
-            middle = (low + high) // 2
-            left = without(ending[:middle], nodes)
-            if isinstance(self._place_in(left, item, [kept.chosen]), Placement):
-                high = middle
-            else:
-                low = middle + 1
-        return ending[low - 1].ends_by if 0 < low <= len(ending) else None
+        def fits(nodes: Mapping[str, NodeState]) -> bool:
+            return isinstance(self._place_in(nodes, item, [kept.chosen]), Placement)
+
+        now = self._room.now
+        nodes = {name: now[name] for name in kept.place if name in now}
+        return free_by(nodes, self._state.candidates, fits, self._now)
 
     def _count_leaving(self, candidate: Candidate) -> None:
         booking, option = candidate.booking, candidate.booking.option
@@ -412,6 +405,7 @@ class _Round:
             self._keep(kept)
             self._counted.add(kept.booking)
             self._tally.add(item.booking, item.booking.options[kept.chosen])
+            self._line.judge_anew()
         return kept
 
     def _keep(self, kept: Reserve) -> None:
@@ -428,6 +422,7 @@ class _Round:
         if kept.booking in self._counted:
             self._counted.discard(kept.booking)
             self._tally.add(item.booking, option, -1)
+            self._line.judge_anew()
 
 
 def _over_cap(team: Team, broken: Excess) -> _Waits:

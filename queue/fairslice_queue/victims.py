@@ -87,6 +87,26 @@ def without(leaving: Iterable[Candidate], nodes: Mapping[str, NodeState]) -> dic
     return left
 
 
+@dataclass(frozen=True, slots=True)
+class _Able:
+    """A candidate who may be pushed out, with what is asked of it again and again."""
+
+    item: Candidate
+    id: str
+    team: str
+    pool: str
+    offers: frozenset[str]
+    milli: int
+    guaranteed: int
+    rank: int
+    scavenged: bool
+
+    @property
+    def counted(self) -> int:
+        """What counts towards its team's limit; a rollout's extra pod doesn't."""
+        return 0 if self.item.booking.surge else self.milli
+
+
 class Victims:
     """Those who may have to go in one round, cheapest first."""
 
@@ -102,25 +122,22 @@ class Victims:
         self._policy = policy
         self._rights = rights or Rights(teams, tally, now)
         self._now = now
-        able = [item for item in candidates if self._is_able(item)]
-        self._scavenged = {
-            item.booking.id for item in able if self._rights.has_scavenged(item.booking)
-        }
+        able = [found for item in candidates if (found := self._able(item)) is not None]
         self._ordered = sorted(able, key=lambda item: self._cost(item, tally))
+        self._someone_scavenges = any(item.scavenged for item in able)
 
     def may_push(self, contender: Contender, option: Option, tally: Tally) -> bool:
         """Say whether the work has any right to push others out."""
         preempts = contender.work_class.preempts
         if preempts is Preempts.NOBODY or self._rights.scavenges(contender.booking):
             return False
-        return bool(self._scavenged) or self._has_claim(contender, option, tally)
+        return self._someone_scavenges or self._has_claim(contender, option, tally)
 
     def of_team(self, team: str, pool: str) -> Iterator[Candidate]:
         """Yield a team's own, cheapest first."""
-        for item in self._ordered:
-            option = item.booking.option
-            if item.booking.team == team and option is not None and option.pool == pool:
-                yield item
+        for able in self._ordered:
+            if able.team == team and able.pool == pool:
+                yield able.item
 
     def _has_claim(self, contender: Contender, option: Option, tally: Tally) -> bool:
         """Say whether its class, or its team's guarantee, lets it push out ordinary work."""
@@ -206,27 +223,27 @@ class Victims:
         must: list[Candidate] = []
         may: list[Candidate] = []
         offers, left = option.offers.keys(), dict[tuple[str, str], int]()
-        owed = self._owed(contender, option, tally, gone)
         has_claim = self._has_claim(contender, option, tally)
-        for item in self._ordered:
-            booking, given = item.booking, item.booking.option
-            if booking.id in gone or given is None:
+        owed: int | None = None
+        for able in self._ordered:
+            own = able.team == contender.team.name
+            is_must = over > 0 and own and able.pool == option.pool and able.counted > 0
+            if able.id in gone or not (is_must or not able.offers.isdisjoint(offers)):
                 continue
-            key = (booking.team, given.pool)
+            key = (able.team, able.pool)
             held = left.get(key, tally.pools[key])
-            scavenged = booking.id in self._scavenged and booking.team != contender.team.name
-            claims = has_claim and self._has_right(contender, item, held, owed)
-            if not (scavenged or claims):
-                continue
-            own = booking.team == contender.team.name and given.pool == option.pool
-            if over > 0 and own and not booking.surge:
-                must.append(item)
-                over -= item.milli
-            elif offers.isdisjoint(given.offers):
-                continue
-            else:
-                may.append(item)
-            left[key] = held - (0 if booking.surge else item.milli)
+            if not (able.scavenged and not own):
+                if not has_claim:
+                    continue
+                borrowed = held - able.guaranteed
+                if 0 < borrowed < able.milli and owed is None:
+                    owed = self._owed(contender, option, tally, gone)
+                if not self._has_right(contender, able, borrowed, owed or 0):
+                    continue
+            (must if is_must else may).append(able.item)
+            if is_must:
+                over -= able.milli
+            left[key] = held - able.counted
         return must, may
 
     def _owed(
@@ -238,49 +255,52 @@ class Victims:
         """
         wanted = option.milli * contender.booking.pods
         offers, left = option.offers.keys(), dict[tuple[str, str], int]()
-        for item in self._ordered:
-            booking, given = item.booking, item.booking.option
-            if booking.id in gone or given is None or offers.isdisjoint(given.offers):
+        for able in self._ordered:
+            if able.id in gone or able.offers.isdisjoint(offers):
                 continue
-            key = (booking.team, given.pool)
-            rest = left.get(key, tally.pools[key]) - item.milli
-            if booking.team != contender.team.name and rest >= self._guaranteed(booking):
+            key = (able.team, able.pool)
+            rest = left.get(key, tally.pools[key]) - able.milli
+            if able.team != contender.team.name and rest >= able.guaranteed:
                 left[key] = rest
-                wanted -= item.milli
+                wanted -= able.milli
         return max(wanted, option.milli // sum(option.units.values()))
 
-    def _has_right(self, contender: Contender, item: Candidate, held: int, owed: int) -> bool:
-        booking = item.booking
+    def _has_right(self, contender: Contender, able: _Able, borrowed: int, owed: int) -> bool:
         if contender.work_class.preempts is Preempts.EVERYONE:
-            return booking.rank > contender.booking.rank
-        if booking.team == contender.team.name:
+            return able.rank > contender.booking.rank
+        if able.team == contender.team.name or borrowed <= 0:
             return False
         # Work that straddles its team's guarantee goes if the borrowed part is worth it.
-        borrowed = held - self._guaranteed(booking)
-        return borrowed >= min(item.milli, owed)
+        return borrowed >= able.milli or borrowed >= owed
 
-    def _is_able(self, item: Candidate) -> bool:
-        booking = item.booking
-        if item.leaving or not booking.team or not booking.preemptible or booking.option is None:
-            return False
+    def _able(self, item: Candidate) -> _Able | None:
+        booking, option = item.booking, item.booking.option
+        if item.leaving or not booking.team or not booking.preemptible or option is None:
+            return None
         work_class = self._policy.classes.get(booking.work_class)
         least = work_class.min_runtime if work_class is not None else 0
-        return self._now - item.started >= least
+        if self._now - item.started < least:
+            return None
+        return _Able(
+            item=item,
+            id=booking.id,
+            team=booking.team,
+            pool=option.pool,
+            offers=frozenset(option.offers),
+            milli=item.milli,
+            guaranteed=self._rights.guaranteed(booking.team, option.pool),
+            rank=booking.rank,
+            scavenged=self._rights.has_scavenged(booking),
+        )
 
-    def _guaranteed(self, booking: Booking) -> int:
-        option = booking.option
-        return self._rights.guaranteed(booking.team, option.pool) if option is not None else 0
-
-    def _cost(self, item: Candidate, tally: Tally) -> tuple[bool, int, bool, float, float, str]:
+    def _cost(self, able: _Able, tally: Tally) -> tuple[bool, int, bool, float, float, str]:
         """Cheapest first: what scavenges, lowest class, borrowers, least work lost, youngest."""
-        booking, option = item.booking, item.booking.option
-        assert option is not None
-        left = tally.pools[booking.team, option.pool] - item.milli
+        left = tally.pools[able.team, able.pool] - able.milli
         return (
-            booking.id not in self._scavenged,
-            -booking.rank,
-            left < self._guaranteed(booking),
-            item.lost(self._now),
-            -item.started,
-            booking.id,
+            not able.scavenged,
+            -able.rank,
+            left < able.guaranteed,
+            able.item.lost(self._now),
+            -able.item.started,
+            able.id,
         )
