@@ -181,7 +181,8 @@ class WorkloadFacts:
     Pods are counted as bookings count them: a large one as several. `least` is below `desired`
     for a kind that changes the number by itself. `members` are its pod sets with GPUs, where it
     may have several; template, spec and assignment are the first's. `counts_successes` says
-    that pods which have succeeded are off `desired` already.
+    that pods which have succeeded are off `desired` already: `succeeded` of them, which leaves
+    `remaining` to succeed (None: it has no such number).
     """
 
     kind: str
@@ -207,6 +208,8 @@ class WorkloadFacts:
     least: int = 0
     members: tuple[Member, ...] = ()
     counts_successes: bool = True
+    succeeded: int = 0
+    remaining: int | None = None
 
     @property
     def key(self) -> str:
@@ -228,9 +231,10 @@ def job_facts(job: Job) -> WorkloadFacts:
             failed = condition.type == "Failed"
             failure = condition.reason if failed else ""
     parallelism = 1 if spec.parallelism is None else spec.parallelism
-    desired = parallelism
+    remaining = None
     if spec.completions is not None:
-        desired = min(parallelism, max(0, spec.completions - status.succeeded))
+        remaining = max(0, spec.completions - status.succeeded)
+    desired = parallelism if remaining is None else min(parallelism, remaining)
     if finished:
         desired = 0
     return WorkloadFacts(
@@ -255,6 +259,8 @@ def job_facts(job: Job) -> WorkloadFacts:
         created=timestamp(meta.creation_timestamp),
         labels=meta.labels or _NO_LABELS,
         annotations=meta.annotations or _NO_LABELS,
+        succeeded=status.succeeded,
+        remaining=remaining,
     )
 
 

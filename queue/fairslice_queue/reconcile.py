@@ -152,9 +152,13 @@ def _wanted(
     now: float,
 ) -> int:
     """Count the pods that a released workload is to have from now on."""
-    if workload.counts_successes:
-        return workload.desired
     done = held_by(booking, [pod for pod in pods if pod.phase == "Succeeded"])
+    if workload.counts_successes:
+        if workload.remaining is None:
+            return workload.desired
+        # The Job controller counts up to a second late; its pods let go when they end.
+        uncounted = max(0, done - workload.succeeded)
+        return min(workload.desired, max(0, workload.remaining - uncounted))
     wanted = max(workload.desired - done, 0)
     running = booking.state is State.RUNNING and now - booking.since > _SETTLING_SECONDS
     if running and workload.least < workload.desired:

@@ -103,6 +103,22 @@ def test_a_job_holds_as_many_pods_as_it_may_still_run() -> None:
     )
 
 
+def test_a_pod_that_succeeded_lets_go_before_the_job_controller_counts_it() -> None:
+    two = held(pods=2)
+    ended, running = pod("a", phase="Succeeded"), pod("b")
+    not_counted = work(desired=2, remaining=2, succeeded=0)
+    assert reconcile_workload(two, not_counted, [ended, running]) == Settle(
+        State.RUNNING, 1, {"n1": 1}
+    )
+    counted = work(desired=1, remaining=1, succeeded=1)
+    assert reconcile_workload(two, counted, [ended, running]) == Settle(
+        State.RUNNING, 1, {"n1": 1}
+    )
+    # One of three is done: two go on, the third's place is kept for the next.
+    more = work(desired=2, remaining=3, succeeded=0)
+    assert reconcile_workload(two, more, [ended, running]) == Keep()
+
+
 def test_more_parallelism_than_was_booked_is_not_booked_here() -> None:
     assert reconcile_workload(held(), work(desired=5), [pod()]) == Keep()
 
