@@ -246,3 +246,86 @@ def test_the_url_form_and_the_service_form_carry_the_secret_path() -> None:
     assert config["service"]["path"] == "/s3cret/hide"
     assert config["caBundle"] == "UEVN"
     assert "s3cret" not in repr(service)
+
+
+# DRA claims, and namespaces that would open devices in use.
+
+
+def claim(*requests: dict[str, Any], template: bool = False, **metadata: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {"devices": {"requests": list(requests)}}
+    return {"metadata": {"name": "c", **metadata}, "spec": {"spec": spec} if template else spec}
+
+
+ABOUT_GPUS = {
+    "a class": claim({"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}),
+    "a slice": claim({"name": "r", "exactly": {"deviceClassName": "mig-small"}}),
+    "v1beta1": claim({"name": "r", "deviceClassName": "gpu.nvidia.com"}),
+    "an alternative": claim(
+        {
+            "name": "r",
+            "firstAvailable": [
+                {"name": "a", "deviceClassName": "nic"},
+                {"name": "b", "deviceClassName": "gpu.nvidia.com"},
+            ],
+        }
+    ),
+    "adminAccess": claim({"name": "r", "exactly": {"deviceClassName": "x", "adminAccess": True}}),
+    "a template": claim(
+        {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}, template=True
+    ),
+    "a forged stamp": claim(annotations={"system.fairslice.io/booking": "b"}),
+    "too many requests": claim(*({"name": f"r{n}"} for n in range(33))),
+}
+ABOUT_OTHERS = {
+    "another class": claim({"name": "r", "exactly": {"deviceClassName": "nic.example.com"}}),
+    "nothing": claim(),
+    "no spec": {"metadata": {"name": "c"}},
+}
+
+
+@pytest.mark.parametrize("why", [*ABOUT_GPUS, *ABOUT_OTHERS])
+def test_each_claim_reaches_exactly_one_entry(why: str) -> None:
+    obj = (ABOUT_GPUS | ABOUT_OTHERS)[why]
+    for entries in (MUTATING, VALIDATING):
+        strict, other = entries["gpu-claims.fairslice.io"], entries["claims.fairslice.io"]
+        assert (matches(strict, obj), matches(other, obj)) == (
+            why in ABOUT_GPUS,
+            why in ABOUT_OTHERS,
+        )
+        assert (strict["failurePolicy"], other["failurePolicy"]) == ("Fail", "Ignore")
+
+
+def test_a_claims_status_and_end_never_wait_for_the_webhook() -> None:
+    entry = MUTATING["gpu-claims.fairslice.io"]
+    before = ABOUT_GPUS["a class"]
+    allocated = {**before, "status": {"allocation": {}}}
+    assert not matches(entry, allocated, before)
+    assert not matches(entry, _changed(before, finalizers=[]), before)
+    assert matches(entry, _changed(before, labels={"system.fairslice.io/state": "x"}), before)
+    assert {rule for each in entry["rules"] for rule in each["operations"]} == {"CREATE", "UPDATE"}
+
+
+def test_a_namespace_is_sent_only_when_it_gets_the_label() -> None:
+    entry = VALIDATING["namespaces.fairslice.io"]
+    key = "resource.kubernetes.io/admin-access"
+
+    def namespace(**labels: str) -> dict[str, Any]:
+        return {"metadata": {"name": "n", "labels": labels}}
+
+    granted = {"metadata": {"name": "n", "labels": {key: "true"}}}
+    assert matches(entry, granted)
+    assert matches(entry, granted, namespace())
+    assert not matches(entry, granted, granted)
+    assert not matches(entry, namespace(a="b"))
+    assert not matches(entry, namespace(), granted)
+    assert not matches(entry, {"metadata": {"name": "n"}})
+
+
+@pytest.mark.parametrize(
+    "key", ["cdi.k8s.io/gpu", "nvidia.cdi.k8s.io/pod", "devices.nri.io/container.c"]
+)
+def test_a_later_annotation_that_injects_devices_is_sent(key: str) -> None:
+    before = pod(annotations={"a": "b"})
+    after = _changed(before, annotations={"a": "b", key: "all"})
+    assert matches(GPU, after, before)
+    assert not matches(GPU, _changed(before, annotations={"a": "c"}), before)
