@@ -264,7 +264,7 @@ class Watch:
                 if not facts.ended if before is None else not before.disruption:
                     self.disrupted[facts.booking] = facts.disruption
             self._touch(facts.booking)
-        elif not facts.ended and _holds_gpus(facts):
+        elif not facts.ended and (_holds_gpus(facts) or self._claims_devices(facts)):
             self._unbooked.add(key)
             self.strangers[facts.uid] = key
             self._touch("")
@@ -274,6 +274,9 @@ class Watch:
             self._grouped[facts.group].add(key)
         if facts.stamp and facts.ended:
             self.detached.add((facts.booking, facts.stamp))
+
+    def _claims_devices(self, facts: PodFacts) -> bool:
+        return bool(facts.spec.resource_claims) and self.claims.devices.known
 
     def _drop_pod(self, key: str, *, deleted: bool) -> None:
         facts = self.pods.pop(key, None)
