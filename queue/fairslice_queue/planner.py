@@ -360,7 +360,7 @@ class _Round:
         """Push out what teams hold beyond limits that were lowered, where they say so."""
         tally = self._state.tally
         for victim, rule in over_limit(
-            self._state.teams, tally, self._victims, self._leaving, self._now
+            self._policy, self._state.teams, tally, self._victims, self._leaving, self._now
         ):
             self._room.leave([victim])
             yield self._push_out(victim, "", rule)

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from fairslice import messages
+from fairslice.policy import Policy
 from fairslice.teams import TeamIndex
+from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.tally import Tally
 from fairslice_queue.victims import Candidate, Victims
 
@@ -11,6 +13,7 @@ __all__ = ["over_limit"]
 
 
 def over_limit(
+    policy: Policy,
     teams: TeamIndex,
     tally: Tally,
     victims: Victims,
@@ -24,6 +27,8 @@ def over_limit(
     """
     over: dict[tuple[str, str], tuple[int, str]] = {}
     for team in teams.cut_down:
+        if policy.modes_for(team).quota is not Mode.ENFORCE:
+            continue
         for pool in {pool for name, pool in tally.pools if name == team.name}:
             key = (team.name, pool)
             held, limit = tally.pools[key] - leaving.get(key, 0), team.limit(pool, now)

@@ -176,7 +176,13 @@ def test_a_borrower_pushes_out_scavengers_only() -> None:
 
 
 def cut(limit: int, **spec: Any) -> Team:
-    return team("cv", limit=limit, onQuotaCut="Evict", **spec)
+    return team("cv", limit=limit, onQuotaCut="Evict", mode={"quota": "Enforce"}, **spec)
+
+
+def test_a_cut_pushes_nobody_out_while_quotas_are_only_audited() -> None:
+    state = scene([team("cv", limit=1, onQuotaCut="Evict", mode={"quota": "Audit"})])
+    state.hold("a").hold("b")
+    assert state.plan().pushed == []
 
 
 def test_work_runs_on_beyond_a_lowered_limit_unless_the_team_says_otherwise() -> None:
