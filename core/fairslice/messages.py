@@ -122,7 +122,8 @@ MAX_LENGTH = 256
 def line(text: str) -> str:
     """Make one line of at most 256 characters, without control characters."""
     flat = " ".join(text.split())
-    flat = "".join(char for char in flat if char.isprintable())
+    if not flat.isprintable():
+        flat = "".join(char for char in flat if char.isprintable())
     return flat if len(flat) <= MAX_LENGTH else flat[: MAX_LENGTH - 1] + "…"
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from fairslice import messages
 from fairslice.device_claims import DeviceNeed, Devices, UnseenTemplate
 from fairslice.kube.objects import Container, PodSpec
+from fairslice.memory_ask import MemoryAsk, parse_memory
 from fairslice.quantity import QuantityError, parse_quantity
 from fairslice.resource_names import GPU, GpuResource, ResourceNameError, parse_resource
 from fairslice.stamps import GPU_MEMORY
@@ -83,17 +84,6 @@ class ContainerAsk(Struct, frozen=True, kw_only=True, gc=False):
         return f"/spec/{_LISTS[self.kind]}/{self.index}"
 
 
-class MemoryAsk(Struct, frozen=True, kw_only=True, gc=False):
-    """Declared GPU memory: in MiB (rounded up), and the slice that the text may name.
-
-    `names_gb` is 20 for 20G, 20Gi and 20GB, since slices are called so; 0 for 9500Mi or 1.5G.
-    """
-
-    text: str
-    mib: int
-    names_gb: int = 0
-
-
 class PodAsk(Struct, frozen=True, kw_only=True):
     """All that a pod asks for in GPUs.
 
@@ -131,22 +121,6 @@ class PodAsk(Struct, frozen=True, kw_only=True):
     def most_in_one_container(self) -> int:
         """The highest count that a single container asks for."""
         return max((item.count for item in self.gpu_containers), default=0)
-
-
-def parse_memory(text: str) -> MemoryAsk:
-    """Read an amount of GPU memory: a quantity, or one that ends in B, such as 20GB.
-
-    Raises QuantityError for anything else, and for what is not positive.
-    """
-    clean = text.strip()
-    plain = clean[:-1] if clean.endswith("B") else clean
-    value = parse_quantity(plain)
-    mib = -((-value.numerator) // (value.denominator * 1024 * 1024))
-    if value <= 0:
-        raise QuantityError(f"{text!r} is not a positive amount of memory")
-    number = plain.removesuffix("i").removesuffix("G")
-    named = plain.endswith(("G", "Gi")) and number.isascii() and number.isdigit()
-    return MemoryAsk(text=clean, mib=mib, names_gb=int(number) if named else 0)
 
 
 def sum_containers(kinds_and_amounts: list[tuple[ContainerKind, int]]) -> int:

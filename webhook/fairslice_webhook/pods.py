@@ -171,7 +171,7 @@ def _base_edits(subject: Subject, pod: Pod, notes: Notes) -> PodEdits:
             for _, container in containers_of(pod.spec):
                 if sets_devices(container) and holds_gpu(container):
                     notes.warn(messages.env_from_open(container.name))
-    if not subject.view.enforces_anything(subject.team):
+    if not subject.enforces_anything:
         return PodEdits()
     annotations: Mapping[str, str | None] = foreign_stamps(pod.metadata.annotations)
     labels: Mapping[str, str | None] = foreign_stamps(pod.metadata.labels)

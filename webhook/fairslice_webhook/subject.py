@@ -69,6 +69,12 @@ class Subject:
         return Mode.ENFORCE in (modes.rewrite, modes.quota, modes.queue)
 
     @property
+    def enforces_anything(self) -> bool:
+        """Say whether the object may be changed at all, stamps included."""
+        modes = self.modes
+        return Mode.ENFORCE in (modes.hide, modes.guards, modes.rewrite, modes.quota, modes.queue)
+
+    @property
     def work_off(self) -> bool:
         """Say whether nobody wants to know about GPU work at all."""
         modes = self.modes
