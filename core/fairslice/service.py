@@ -5,6 +5,7 @@ import errno
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -17,6 +18,8 @@ from fairslice.settings import Settings, SettingsError
 __all__ = ["EXPECTED_ERRORS", "Service", "ServiceError", "describe", "load_entry", "run", "run_all"]
 
 _log = logging.getLogger(__name__)
+
+_ERROR_NUMBER = re.compile(r"\[errno \d+\] ", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -70,9 +73,9 @@ def describe(error: BaseException) -> str:
 
 
 def _last_words(error: OSError) -> str:
-    # asyncio's message names the address: "[Errno 98] error while attempting to bind on …".
+    # asyncio's message names the address, and somewhere in it repeats the number of the error.
     text = " ".join((error.strerror or str(error)).split())
-    return text.partition("] ")[2] or text
+    return _ERROR_NUMBER.sub("", text)
 
 
 class _Stopped(Exception):
