@@ -38,6 +38,7 @@ __all__ = ["Found", "Order"]
 _SETTLE_SECONDS = 3.0
 _GIVE_UP_SECONDS = 120.0
 _RELEASE_SECONDS = 20.0
+_FEWEST_ROUNDS = 10
 
 
 class Order(Struct, frozen=True):
@@ -148,6 +149,7 @@ class _Scene:
                 started = await self._first_round(began, task)
             else:
                 started = await self._first_release(began, task)
+                await self._first_round(began, task)  # a long one, which is no event's
                 await asyncio.sleep(_SETTLE_SECONDS)
                 decisions = await self._events(order.seconds)
                 releases, lost = await self._releases(order.seconds)
@@ -204,7 +206,7 @@ class _Scene:
         """Change one waiting Job after the other; each makes the queue decide again."""
         rounds, number = self._rounds.seconds, self._backlog.jobs
         first, ends = len(rounds), time.perf_counter() + seconds
-        while time.perf_counter() < ends:
+        while time.perf_counter() < ends or len(rounds) < first + _FEWEST_ROUNDS:
             number -= 1
             known = len(rounds)
             self._stub.touch(number, f"{number}")
