@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -19,6 +19,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 _SECONDS = 30.0
+_GOODBYE_SECONDS = 0.25
 
 
 class User(NamedTuple):
@@ -77,6 +78,8 @@ class Api:
     async def close(self) -> None:
         """Close the connections that all users of this API share."""
         await self.session.close()
+        # TLS says goodbye first; a loop that ends before that leaves sockets open.
+        await asyncio.sleep(_GOODBYE_SECONDS)
 
     def acting_as(self, user: User) -> "Api":
         """See the API as somebody else does."""
@@ -177,7 +180,7 @@ class Api:
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         await self.call("DELETE", collection(kind, namespace), options)
 
-    async def watch(self, kind: str, version: str) -> AsyncIterator[Seen]:
+    async def watch(self, kind: str, version: str) -> AsyncGenerator[Seen, None]:
         """Follow all objects of a kind from a resourceVersion on, until the stream ends."""
         params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         response = await self._send("GET", collection(kind), None, params, "")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 
 import aiohttp
 
@@ -37,11 +38,12 @@ class Stream:
             try:
                 version = await self._relist()
                 self.ready.set()
-                async for seen in self._api.watch(self.kind, version):
-                    if seen.type == "ERROR":
-                        break
-                    if seen.type != "BOOKMARK":
-                        self._tell(seen)
+                async with aclosing(self._api.watch(self.kind, version)) as events:
+                    async for seen in events:
+                        if seen.type == "ERROR":
+                            break
+                        if seen.type != "BOOKMARK":
+                            self._tell(seen)
             except (Refused, aiohttp.ClientError, TimeoutError, OSError):
                 await asyncio.sleep(0.2)
 
