@@ -31,7 +31,7 @@ class Fairslice:
         self.port = free_port()
         self.webhook_health = f"127.0.0.1:{free_port()}"
         self.queue_status = f"127.0.0.1:{free_port()}"
-        self._redis_directory = Path(tempfile.mkdtemp(prefix="fs-", dir="/tmp")) / "redis"
+        self._redis_directory = Path(tempfile.mkdtemp(prefix="fs-")) / "redis"
         self.redis = EmbeddedRedis(self._redis_directory)
         self._redis_url = f"unix://{self._redis_directory}/redis.sock"
         self.webhook = self._program("webhook", directory)
