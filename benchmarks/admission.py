@@ -144,7 +144,11 @@ def _decide(reviews: ReviewSet, report: Report) -> None:
 
 async def _throughput(bench: Bench, seconds: float, rounds: int) -> None:
     """Closed loop, 16 connections, in turn floor and each kind of review."""
-    floors = {"floor": Part.FLOOR, "floor without routing": Part.BARE}
+    floors = {
+        "floor": Part.FLOOR,
+        "floor on asyncio's own loop": Part.STOCK,
+        "floor without routing": Part.BARE,
+    }
     kinds = {
         "pod without GPUs": (bench.reviews.plain, 0.75),
         "GPU pod with a booking": (bench.reviews.pod, 0.5),

@@ -1,9 +1,10 @@
 """What answers reviews while admission is measured, each in a process of its own.
 
 `floor` is a constant-reply server on TLS that reads the body: an aiohttp application of one
-route, as its documentation has it. `bare` is the same without application and routing, which
-is the least that aiohttp can do. `webhook` is the webhook itself with its ledger; its
-view stands still, for watches are not what is measured.
+route. `stock` is the same on asyncio's own event loop instead of uvloop, as aiohttp runs by
+itself; `bare` is on uvloop without application and routing, the least that aiohttp can do.
+`webhook` is the webhook itself with its ledger; its view stands still, for watches are not
+what is measured.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ class Part(StrEnum):
     """What a process is."""
 
     FLOOR = "floor"
+    STOCK = "stock"
     BARE = "bare"
     WEBHOOK = "webhook"
 
@@ -186,9 +188,10 @@ def main() -> None:
         os.sched_setaffinity(0, {order.core})
     serving = ServingContext()
     serving.load(order.certificate.leaf.encode(), order.certificate.key.encode())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    loop = None if order.part is Part.STOCK else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop) as runner:
         match order.part:
-            case Part.FLOOR:
+            case Part.FLOOR | Part.STOCK:
                 runner.run(_serve_floor(serving.context))
             case Part.BARE:
                 runner.run(_serve_bare(serving.context))
