@@ -111,9 +111,7 @@ def test_a_pod_that_succeeded_lets_go_before_the_job_controller_counts_it() -> N
         State.RUNNING, 1, {"n1": 1}
     )
     counted = work(desired=1, remaining=1, succeeded=1)
-    assert reconcile_workload(two, counted, [ended, running]) == Settle(
-        State.RUNNING, 1, {"n1": 1}
-    )
+    assert reconcile_workload(two, counted, [ended, running]) == Settle(State.RUNNING, 1, {"n1": 1})
     # One of three is done: two go on, the third's place is kept for the next.
     more = work(desired=2, remaining=3, succeeded=0)
     assert reconcile_workload(two, more, [ended, running]) == Keep()
