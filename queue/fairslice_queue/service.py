@@ -20,6 +20,7 @@ from fairslice_queue.bookkeeping import LedgerUnavailable, StaleEpoch
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
+from fairslice_queue.priorities import keep_priority_classes
 from fairslice_queue.reign import Reign
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_api import StatusApi
@@ -115,6 +116,7 @@ class _Queue:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(reign.run())
                 tasks.create_task(self._standing.run(self._client, self._watch.paths))
+                tasks.create_task(keep_priority_classes(self._client, self._watch))
                 tasks.create_task(
                     publish_team_status(
                         self._client,

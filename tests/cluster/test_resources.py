@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 from .harness.client import Refused
+from .harness.installation import get_policy, set_policy
 from .harness.kinds import Obj
 from .harness.manifests import manifest
 from .harness.policy import pool_name
 from .harness.scene import Scene
+from .harness.waiting import eventually
 
 _SHARED = Path(os.environ.get("FAIRSLICE_SHARED", Path(__file__).parents[3] / "shared"))
 _EXAMPLES = _SHARED / "examples.yaml"
@@ -102,6 +104,25 @@ async def test_a_team_that_contradicts_itself_is_refused_with_the_way_out(scene:
         await scene.api.create(manifest("Team", "suite-wrong", spec=spec), dry_run=True)
     assert "spec.pools[0].limit" in refused.value.message
     assert "raise the limit" in refused.value.message
+
+
+async def test_a_class_that_is_added_gets_its_priority_class(scene: Scene) -> None:
+    before = await get_policy(scene.api)
+    assert before is not None
+    name = f"suite-{scene.target.run_id}-batch"
+    added = {"name": "batch", "priorityClassName": name}
+    classes = [*before["spec"]["classes"], added]
+    await set_policy(scene.api, {**before, "spec": {**before["spec"], "classes": classes}})
+    try:
+        made = await eventually(
+            "the class has its PriorityClass", lambda: scene.api.find("PriorityClass", name)
+        )
+        assert made["preemptionPolicy"] == "Never"
+        lowest = await scene.api.get("PriorityClass", "fairslice-experiment")
+        assert made["value"] < lowest["value"]
+    finally:
+        await set_policy(scene.api, before)
+        await scene.api.delete("PriorityClass", name)
 
 
 async def test_a_team_shows_where_it_stands(scene: Scene) -> None:

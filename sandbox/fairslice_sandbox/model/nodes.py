@@ -169,7 +169,7 @@ def node_object(spec: NodeSpec, now: datetime) -> Obj:
                 {"type": "InternalIP", "address": f"10.0.0.{sum(spec.name.encode()) % 254 + 1}"},
             ],
             "nodeInfo": {
-                "kubeletVersion": "v1.36.2",
+                "kubeletVersion": "v1.34.0",
                 "containerRuntimeVersion": "containerd://2.1.4",
                 "osImage": "Debian GNU/Linux 12 (bookworm)",
                 "kernelVersion": "6.1.0-37-amd64",
