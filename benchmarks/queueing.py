@@ -22,6 +22,7 @@ async def run(options: argparse.Namespace) -> Report:
     if not kubeconfig:
         report.note("no cluster named: nothing was measured on a real control plane")
     else:
+        report.note("of the machine's load, the control plane's counts as that of others")
         if "jobs" in parts:
             await measure_creating(report, kubeconfig, options.jobs, options.controllers)
         if "churn" in parts:
