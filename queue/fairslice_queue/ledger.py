@@ -385,9 +385,11 @@ class Ledger(LedgerReader):
             if count < _CHUNK:
                 return ended
 
-    async def block(self, epoch: int, booking_id: str, *, blocked: bool) -> None:
-        """Say that a waiting booking is (not) held up by its own team's caps alone."""
-        await self._scripts.run("block", {"epoch": epoch, "id": booking_id, "blocked": blocked})
+    async def block(self, epoch: int, *booking_ids: str, blocked: bool) -> None:
+        """Say that waiting bookings are (not) held up by their own teams' caps alone."""
+        for start in range(0, len(booking_ids), _CHUNK):
+            ids = booking_ids[start : start + _CHUNK]
+            await self._scripts.run("block", {"epoch": epoch, "ids": ids, "blocked": blocked})
 
     async def detach(self, epoch: int, booking_id: str, *, pod: str) -> bool:
         """Let an attached pod go, so that another may come in its place. False: not attached."""

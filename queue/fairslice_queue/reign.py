@@ -75,6 +75,7 @@ class Reign:
         self._outlook = Outlook(watch, meter)
         self._overtime = Overtime(seat)
         self._blocked: dict[str, bool] = {}
+        self._capped: dict[str, bool] = {}
 
     async def run(self) -> None:
         """Take over, then work until cancelled."""
@@ -219,9 +220,10 @@ class Reign:
                     self._pushing.keep(action)
                 case Explain():
                     for each in self._outlook.members.get(action.booking, ()):
-                        await self._explain(dataclasses.replace(action, booking=each.id))
+                        self._explain(dataclasses.replace(action, booking=each.id))
                     if action.booking not in self._outlook.members:
-                        await self._explain(action)
+                        self._explain(action)
+        await self._tell_who_is_capped()
         seat.standing.end()
         if len(self._blocked) > 2 * len(seat.standing.lines) + 100:
             lines = seat.standing.lines
@@ -240,14 +242,21 @@ class Reign:
             claims=self._pushing.claims,
         )
 
-    async def _explain(self, action: Explain) -> None:
+    def _explain(self, action: Explain) -> None:
         seat = self._seat
         shown = seat.watch.annotations_of(action.booking).get(stamps.STATUS, "")
         seat.standing.explain(seat.mirror.books.get(action.booking), action, shown)
         if action.capped != self._blocked.get(action.booking):
-            # What only its own team's caps hold up must not keep others from the fast path.
-            await seat.ledger.block(seat.epoch, action.booking, blocked=action.capped)
-            self._blocked[action.booking] = action.capped
+            self._capped[action.booking] = action.capped
+
+    async def _tell_who_is_capped(self) -> None:
+        """Tell the ledger: what only its own team's caps hold up must not keep others waiting."""
+        seat = self._seat
+        for capped in (True, False):
+            ids = [booking for booking, value in self._capped.items() if value is capped]
+            await seat.ledger.block(seat.epoch, *ids, blocked=capped)
+        self._blocked |= self._capped
+        self._capped = {}
 
     async def _release_group(self, action: Release, members: Sequence[Booking], now: float) -> bool:
         """Release all pods of a group, or none: none is let go before all are in the books."""

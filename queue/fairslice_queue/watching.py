@@ -59,7 +59,8 @@ class Watch:
         self.changed = asyncio.Event()
         self.dirty: set[str] = set()
         self.policy = Policy.compile(SharingPolicySpec())
-        self.teams = TeamIndex.build((), {})
+        self._index = TeamIndex.build((), {})
+        self._teams_changed = False
         self.inventory = Inventory.build((), self.policy)
         self.capacity_changed = True
         self.pods: dict[str, PodFacts] = {}
@@ -331,9 +332,19 @@ class Watch:
                 self._workload_of[facts.booking] = facts
             self._touch(facts.booking)
 
-    def _on_team_change(self, old: object, new: object) -> None:
-        if _means_the_same(old, new):
-            return
+    @property
+    def teams(self) -> TeamIndex:
+        """The teams, indexed anew when first asked for after a change.
+
+        A thousand teams and namespaces are listed one by one; indexing at each would take longer
+        than all the rest of a start.
+        """
+        if self._teams_changed:
+            self._teams_changed = False
+            self._index = self._index_teams()
+        return self._index
+
+    def _index_teams(self) -> TeamIndex:
         teams: list[Team] = []
         for item in self._teams.store.values():
             try:
@@ -345,8 +356,14 @@ class Watch:
             item.metadata.name: item.metadata.labels or {}
             for item in self._namespaces.store.values()
         }
-        self.teams = TeamIndex.build(teams, labels)
-        self.look_at_strangers()
+        return TeamIndex.build(teams, labels)
+
+    def _on_team_change(self, old: object, new: object) -> None:
+        if _means_the_same(old, new):
+            return
+        if not self._teams_changed:
+            self._teams_changed = True
+            self.look_at_strangers()
         self.changed.set()
 
     def _compiled(self, item: TeamResource) -> Team:
