@@ -214,11 +214,19 @@ def validating_configuration(
 
 def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, Any]:
     asks = cel.pod_asks(hidden_in_process=plain_pods is PlainPods.IN_PROCESS)
+    rules = [_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")]
+    if path is Path.VALIDATE:
+        # What is booked is checked where it begins; a later change is decided by the mutating
+        # call alone.
+        rules = [
+            _rule("", ("pods",), ("CREATE",), version="v1"),
+            _rule("", ("pods/ephemeralcontainers",), ("UPDATE",), version="v1"),
+        ]
     return _entry(
         target,
         "gpu-pods",
         path,
-        rules=[_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")],
+        rules=rules,
         conditions={"changes": cel.changes(devices=True), "asks": asks},
     )
 
@@ -227,7 +235,8 @@ def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
     conditions = {"changes": cel.changes()}
     if kind.templates:
         conditions["asks"] = cel.asks_for_gpus(*kind.templates)
-    rule = _rule(kind.group, (kind.plural,))
+    operations = ("CREATE",) if path is Path.VALIDATE else ("CREATE", "UPDATE")
+    rule = _rule(kind.group, (kind.plural,), operations)
     return _entry(target, f"gpu-{kind.plural}", path, rules=[rule], conditions=conditions)
 
 
