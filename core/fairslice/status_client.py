@@ -1,17 +1,20 @@
 """Reading the queue's status endpoint, and printing what it says."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import click
 from msgspec import DecodeError, json
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["StatusUnavailable", "fetch", "post", "print_rows"]
 
 _SECONDS = 10.0
+_WIDEST = 10_000
 
 Row = Mapping[str, Any]
 
@@ -81,7 +84,16 @@ def print_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
     columns = [name for name, value in rows[0].items() if isinstance(value, plain)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in columns:
-        table.add_column(name.upper())
+        table.add_column(name.upper(), no_wrap=True)
     for row in rows:
-        table.add_row(*("" if row.get(name) is None else str(row[name]) for name in columns))
-    Console(soft_wrap=True).print(table)
+        table.add_row(*(escape(_cell(name, row.get(name))) for name in columns))
+    # As kubectl does: a row is a line, however narrow the terminal, and nothing is cut.
+    Console(width=_WIDEST, highlight=False, soft_wrap=True).print(table)
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name == "at" and isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return str(value)

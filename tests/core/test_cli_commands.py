@@ -188,6 +188,17 @@ def test_queue_status_prints_a_table_or_json() -> None:
         assert json.loads(plain.stdout) == rows
 
 
+def test_a_table_cuts_nothing_and_keeps_a_row_on_a_line() -> None:
+    message = "[audit] fairslice gives mig-1g.10gb: " + "hardware-isolated slice " * 9
+    row = {"namespace": "nlp", "name": "n" * 63, "message": message, "at": 1_800_000_000.25}
+    with serving(answer({"items": [row]})) as url:
+        _, line = run("audit", "report", "--status-url", url).stdout.splitlines()
+    assert line.split("  ")[0] == "nlp"
+    assert row["name"] in line
+    assert message.strip() in line
+    assert line.rstrip().endswith("2027-01-15T08:00:00Z")
+
+
 def test_a_queue_that_does_not_answer_is_one_line() -> None:
     line = one_line(run("queue", "status", "--status-url", "http://127.0.0.1:1"))
     assert "is the queue running?" in line
