@@ -69,6 +69,7 @@ async def run(settings: Settings, *, once: bool = False) -> None:
             listen=webhook,
             advertise=f"https://{webhook}",
             status_listen=_free(settings.status_listen),
+            health_listen=_free(settings.health_listen),
             data_dir=directory / "data",
         )
         async with asyncio.TaskGroup() as tasks:
