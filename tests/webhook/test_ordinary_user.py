@@ -120,6 +120,27 @@ async def test_a_forged_owner_does_not_escape_the_users_own_cap(cluster: MakeClu
     assert (await place.create(replica("c"), bot)).annotations["system.fairslice.io/user"] == bot
 
 
+@pytest.mark.parametrize("kind", ["ConfigMap", "ReplicationController", "Job", "Workflow"])
+async def test_no_object_of_ones_own_stands_in_for_ones_own_cap(
+    cluster: MakeCluster, kind: str
+) -> None:
+    place = await cluster(view(teams=(team(userLimit="0.25"),)))
+    group = {"Job": "batch/v1", "Workflow": "argoproj.io/v1alpha1"}.get(kind, "v1")
+
+    def owned(name: str, by: str) -> Any:
+        return notebook(name, ownerReferences=[owner(kind, by, group)])
+
+    for number in range(2):
+        await place.create(owned(f"nb-{number}", f"mine-{number}"))
+    refused = await place.create(owned("nb-2", "mine-2"))
+    assert refused.gated
+    assert (await place.ledger.held("nlp")).users == {"alice": 250}
+    # Installed elsewhere, an operator makes pods for its objects.
+    operator = "system:serviceaccount:operators:argo"
+    made = await place.create(owned("nb-3", "theirs"), operator)
+    assert made.annotations["system.fairslice.io/user"] == f"{kind}/theirs"
+
+
 # Un-suspending, un-gating, editing what waits.
 
 

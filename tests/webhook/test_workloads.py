@@ -195,6 +195,29 @@ async def test_suspending_holds_and_resuming_queues_again(cluster: MakeCluster) 
     assert resumed.annotations["system.fairslice.io/queued-at"]
 
 
+async def test_what_is_held_may_ask_for_something_else_and_is_booked_anew(
+    cluster: MakeCluster,
+) -> None:
+    place = await cluster()
+    held = await place.create(job(suspend=True))
+    labelled = deepcopy(held.obj)
+    labelled["metadata"]["labels"]["mine"] = "x"
+    assert (await place.update(labelled, held.obj)).annotations[BOOKING] == held.annotations[
+        BOOKING
+    ]
+    new = deepcopy(held.obj)
+    new["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"][GPU] = "4"
+    edited = await place.update(new, held.obj)
+    assert edited.labels[STATE] == "held"
+    assert edited.annotations[BOOKING] != held.annotations[BOOKING]
+    # Edited and resumed at once: the same.
+    new["spec"]["suspend"] = False
+    resumed = await place.update(new, held.obj)
+    assert resumed.labels[STATE] == "queued"
+    assert resumed.spec["suspend"] is True
+    assert resumed.annotations[BOOKING] != held.annotations[BOOKING]
+
+
 async def test_stamps_and_class_can_not_be_edited(cluster: MakeCluster) -> None:
     place = await cluster(small("1"))
     await place.create(job("first"))

@@ -117,8 +117,10 @@ def hide_container(path: str, container: Container, *, holds: bool, hiding: Hidi
             dropped.append(index)
     overwrite = kept is not None and not _is_void(env[kept])
     told = tuple(
-        f"{container.name}: {env[index].name}"
-        for index in (*((kept,) if overwrite and kept is not None else ()), *dropped)
+        dict.fromkeys(
+            f"{container.name}: {env[index].name}"
+            for index in (*((kept,) if overwrite and kept is not None else ()), *dropped)
+        )
     )
     if len(dropped) > _MAX_ITEM_OPS:
         gone = set(dropped)

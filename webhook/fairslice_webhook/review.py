@@ -59,6 +59,11 @@ class UserInfo(_Message, frozen=True):
             return name.startswith(_ACCOUNTS + "kube-system:")
         return name.startswith("system:")
 
+    def account_elsewhere(self, namespace: str) -> bool:
+        """Say whether it is a ServiceAccount of another namespace, as an operator's is."""
+        account = self.username.startswith(_ACCOUNTS)
+        return account and not self.username.startswith(f"{_ACCOUNTS}{namespace}:")
+
 
 class Review(_Message, frozen=True):
     """The request of an AdmissionReview. The objects stay bytes until their kind is known."""

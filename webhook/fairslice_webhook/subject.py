@@ -93,13 +93,22 @@ class Subject:
     def user(self) -> str:
         """Whose work it is. A controller's pods count for the controller: no person is known."""
         controller = self.controller
-        if self.own or controller is None:
+        if self.own or controller is None or not self._may_speak_for_others:
             return (self.own and self.stamp(stamps.USER)) or self.review.user
         # "Deployment nlp/serve" where a rollout is known.
         kind, _, name = rollout_of(self.meta)[0].partition(" ")
         if not kind:
             return f"{controller.kind}/{controller.name}"
         return f"{kind}/{name.partition('/')[2]}"
+
+    @property
+    def _may_speak_for_others(self) -> bool:
+        """Say whether the sender can be a controller: the cluster's, or installed elsewhere.
+
+        Whoever may create pods may name any object as their owner, and so leave his own cap.
+        """
+        sender = self.review.user_info
+        return sender.of_cluster or sender.account_elsewhere(self.review.namespace)
 
     @property
     def submitter(self) -> dict[str, str | None]:

@@ -63,6 +63,9 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
             labels = {**labels, stamps.STATE: state.value.lower()}
         if state is State.QUEUED and old.state == _HELD:
             annotations = {**annotations, stamps.QUEUED_AT: subject.now_text}
+        if old.state == _HELD and old.suspended and _asks_changed(subject, new, old):
+            # It holds nothing: what it asks for now is booked, instead of what it asked for then.
+            annotations = {**annotations, stamps.BOOKING: call.booking}
     ops: list[Op] = [
         *map_ops("/metadata/annotations", new.meta.annotations, annotations),
         *map_ops("/metadata/labels", new.meta.labels, labels),
