@@ -6,6 +6,7 @@ It reaches the components by entry name only, so that each starts without loadin
 import functools
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -37,6 +38,7 @@ WEBHOOK = "fairslice_webhook.service:serve"
 QUEUE = "fairslice_queue.service:serve"
 SANDBOX = "fairslice_sandbox.command:run"
 
+_ADDRESSES = {WEBHOOK: ("listen", "health_listen"), QUEUE: ("status_listen",)}
 _PARTS = {"webhook": (WEBHOOK,), "queue": (QUEUE,), "all": (WEBHOOK, QUEUE)}
 _EXPECTED: tuple[type[Exception], ...] = (
     *service.EXPECTED_ERRORS,
@@ -130,6 +132,7 @@ _status_url = click.option(
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(installed_version("fairslice"), message="fairslice %(version)s")
 def cli() -> None:
     """GPU sharing with fair rules on Kubernetes.
 
@@ -154,33 +157,29 @@ async def _serve(settings: Settings, part: str, wanted: bool) -> None:
     services = [service.load_entry(name) for name in _PARTS[part]]
     if settings.redis_url is None and len(services) == 1:
         raise SettingsError("--redis-url is missing: webhook and queue share one Redis")
-    if wanted:
-        async with connect(settings) as client:
-            await install_into(client, namespace=settings.namespace, mode=settings.mode)
-    if settings.redis_url is not None:
+    # What can fail on this machine fails before the cluster is touched.
+    service.check_addresses(
+        [getattr(settings, name) for entry in _PARTS[part] for name in _ADDRESSES[entry]]
+    )
+    async with AsyncExitStack() as stack:
+        if settings.redis_url is None:
+            server = await stack.enter_async_context(EmbeddedRedis(settings.data_dir / "redis"))
+            settings = replace(settings, redis_url=server.url)
+
+            async def guard(_: Settings) -> None:
+                code = await server.wait_for_exit()
+                raise service.ServiceError(f"the embedded Redis ended by itself (exit code {code})")
+
+            services.append(guard)
+        if wanted:
+            async with connect(settings) as client:
+                await install_into(client, namespace=settings.namespace, mode=settings.mode)
         await service.run_all(services, settings)
-        return
-    async with EmbeddedRedis(settings.data_dir / "redis") as server:
-        settings = replace(settings, redis_url=server.url)
-
-        async def guard(_: Settings) -> None:
-            code = await server.wait_for_exit()
-            raise service.ServiceError(f"the embedded Redis ended by itself (exit code {code})")
-
-        await service.run_all([*services, guard], settings)
 
 
 @cli.command()
 @click.option("--once", is_flag=True, help="Play the day, print a summary, end.")
-@_with_settings(
-    "redis-url",
-    "listen",
-    "status-listen",
-    "health-listen",
-    "data-dir",
-    "log-level",
-    "log-format",
-)
+@_with_settings("redis-url", "status-listen", "health-listen", "log-level", "log-format")
 def sandbox(settings: Settings, once: bool) -> None:
     """Run a cluster in a box and play a short working day on it.
 
@@ -245,6 +244,8 @@ def uninstall(settings: Settings, yes: bool, force: bool, output: str) -> None:
             click.echo(f"{name}: {done}")
     for name in report.left:
         click.echo(f"left as it is: {name}", err=True)
+    if not (report.released or report.removed or report.left):
+        click.echo("fairslice is not installed there")
 
 
 async def _uninstall(settings: Settings, force: bool) -> Any:

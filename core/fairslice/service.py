@@ -7,15 +7,25 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from fairslice.kube.configuration import KubeconfigError
 from fairslice.kube.errors import ApiError
-from fairslice.settings import Settings, SettingsError
+from fairslice.settings import Address, Settings, SettingsError
 
-__all__ = ["EXPECTED_ERRORS", "Service", "ServiceError", "describe", "load_entry", "run", "run_all"]
+__all__ = [
+    "EXPECTED_ERRORS",
+    "Service",
+    "ServiceError",
+    "check_addresses",
+    "describe",
+    "load_entry",
+    "run",
+    "run_all",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +61,19 @@ def load_entry(name: str) -> Callable[..., Any]:
         return cast(Callable[..., Any], getattr(importlib.import_module(module), attribute))
     except ModuleNotFoundError as error:
         raise ServiceError(f"{module} is not installed here ({error})") from None
+
+
+def check_addresses(addresses: Iterable[Address]) -> None:
+    """See whether one can listen there now.
+
+    Raises OSError, naming the address.
+    """
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            socket.create_server(address, family=family).close()
+        except OSError as error:
+            raise OSError(error.errno, f"{address}: {error.strerror}") from None
 
 
 async def run_all(services: Sequence[Service], settings: Settings) -> None:

@@ -249,6 +249,53 @@ def test_a_crashed_service_takes_the_process_down_after_the_others_wound_up() ->
     assert "LookupError: a bug" in done.stderr
 
 
+_LISTENERS = ("--listen", "--status-listen", "--health-listen")
+
+
+def serving_at(ports: dict[str, int]) -> list[str]:
+    return [word for key in _LISTENERS for word in (key, f"127.0.0.1:{ports.get(key, 0)}")]
+
+
+@pytest.mark.parametrize("option", _LISTENERS)
+def test_with_a_port_in_use_nothing_is_installed(tmp_path: Path, option: str) -> None:
+    cluster = ObjectServer()
+    with socket.socket() as taken, serving(cluster.handle) as url:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = ["--kubeconfig", kubeconfig(tmp_path / "c", url), "--data-dir", str(tmp_path)]
+        line = one_line(run("serve", "all", *config, *serving_at({option: port})))
+    assert f"127.0.0.1:{port}" in line
+    assert "choose another address" in line
+    assert cluster.writes == []
+
+
+def test_where_redis_can_not_start_nothing_is_installed(tmp_path: Path) -> None:
+    cluster = ObjectServer()
+    file = tmp_path / "file"
+    file.touch()
+    with serving(cluster.handle) as url:
+        config = ["--kubeconfig", kubeconfig(tmp_path / "c", url), "--data-dir", str(file / "data")]
+        line = one_line(run("serve", "all", *config, *serving_at({})))
+    assert "can't keep Redis data" in line
+    assert cluster.writes == []
+
+
+def test_a_second_uninstall_says_that_there_was_nothing(tmp_path: Path) -> None:
+    with serving(ObjectServer().handle) as url:
+        done = run("uninstall", "--yes", "--kubeconfig", kubeconfig(tmp_path / "c", url))
+    assert (done.exit_code, done.stdout) == (0, "fairslice is not installed there\n")
+
+
+def test_the_version_is_told_by_command_and_option() -> None:
+    assert run("--version").stdout == run("version").stdout != ""
+
+
+def test_the_sandbox_takes_no_option_that_it_ignores() -> None:
+    for option in ("--listen", "--data-dir", "--kubeconfig"):
+        assert run("sandbox", option, "x").exit_code == 2
+
+
 def test_a_port_in_use_is_told_with_the_way_out() -> None:
     async def bind(address: tuple[str, int]) -> None:
         await asyncio.start_server(lambda r, w: None, *address)
