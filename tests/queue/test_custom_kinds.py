@@ -225,6 +225,7 @@ async def test_a_pod_group_starts_when_all_its_pods_exist(box: World) -> None:
     await box.until(lambda: box.running("nlp") == {"other"})
     await box.create(member("e3"), "nlp")
     await box.until(lambda: group_runs(box) == {"e1", "e2", "e3"})
+    await box.until(lambda: box.running("nlp") == group_runs(box) and len(box.books) == 3)
     assert (await box.ledger.held("nlp")).pools == {"default": 3000}
     await box.delete("Pod", "e2", "nlp", grace=0)
     await box.until(lambda: len(box.books) == 2)

@@ -374,6 +374,8 @@ class World:
         for _ in range(5):
             with suppress(LedgerUnavailable):
                 return await self.ledger.audit()
+            # Once calls have run late, none is made for a moment.
+            await asyncio.sleep(0.5)
         return await self.ledger.audit()
 
 
