@@ -1,6 +1,7 @@
 """Pods as people create them: rewritten, booked, gated, refused."""
 
 import json
+from copy import deepcopy
 
 import pytest
 
@@ -335,3 +336,22 @@ async def test_ownership_alone_makes_no_controllers_pod_of_a_bare_one(cluster: M
     await place.create(pod("first"))
     forged = pod("forged", ownerReferences=[owner("Job", "train")])
     assert (await place.create(forged)).gated
+
+
+async def test_a_manifest_applied_again_leaves_its_pod_as_it_is(cluster: MakeCluster) -> None:
+    place = await cluster()
+    stored = (await place.create(notebook())).obj
+    applied = deepcopy(stored)
+    for amounts in applied["spec"]["containers"][0]["resources"].values():
+        amounts[GPU] = "1"
+    done = await place.update(applied, stored)
+    assert done.allowed
+    assert done.obj == stored
+
+
+async def test_a_manifest_with_other_gpus_is_not_taken_for_the_same(cluster: MakeCluster) -> None:
+    place = await cluster()
+    stored = (await place.create(notebook())).obj
+    applied = deepcopy(stored)
+    applied["spec"]["containers"][0]["resources"]["limits"][GPU] = "2"
+    assert (await place.update(applied, stored)).patch == []

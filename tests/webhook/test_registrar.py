@@ -60,7 +60,7 @@ async def replica(admin: KubeClient) -> AsyncIterator[Replica]:
     following = asyncio.create_task(followed.run())
     await asyncio.wait_for(followed.synced.wait(), 5)
     yield Replica(admin, followed)
-    following.cancel()
+    await stop(following)
 
 
 @pytest.fixture
@@ -68,7 +68,12 @@ async def running(replica: Replica) -> AsyncIterator[Replica]:
     await replica.registrar.come_up()
     running = asyncio.create_task(replica.registrar.run())
     yield replica
-    running.cancel()
+    await stop(running)
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 8.0) -> None:
