@@ -102,6 +102,7 @@ async def test_a_claim_is_confirmed_and_holds_until_it_is_deleted(box: World) ->
     await box.create(job("two", gpus=2, seconds=0.1), "cv")
     await box.until(lambda: "one" in box.finished())
     assert box.suspended() == {"two"}
+    await box.until(lambda: box.booking_of("one") is None)
     assert await held(box) == {"default": 2000}
 
 
