@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from .harness.installation import installed
+from .harness.jobsets import JobSets
 from .harness.scene import Scene
 from .harness.serving import Fairslice
 from .harness.target import Target
@@ -52,8 +53,17 @@ async def target(
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def jobsets(target: Target) -> JobSets:
+    """JobSets as a kind of the cluster, there before fairslice is."""
+    return await JobSets.installed(target)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def fairslice(
-    target: Target, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    target: Target,
+    jobsets: JobSets,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Fairslice]:
     """An installation under the run's policy, taken away again at the end."""
     async with installed(target, tmp_path_factory.mktemp("fairslice")) as serving:

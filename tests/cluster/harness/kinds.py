@@ -27,6 +27,7 @@ KINDS = {
     "Deployment": Place("apps/v1", "deployments"),
     "Event": Place("v1", "events"),
     "Job": Place("batch/v1", "jobs"),
+    "JobSet": Place("jobset.x-k8s.io/v1alpha2", "jobsets"),
     "Lease": Place("coordination.k8s.io/v1", "leases"),
     "MutatingWebhookConfiguration": Place(
         "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False
