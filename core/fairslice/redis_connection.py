@@ -1,6 +1,7 @@
 """The connection to Redis: one setting, short time limits, and a breaker for bad times."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from redis.backoff import NoBackoff
 from fairslice.redis_setting import RedisSetting
 
 __all__ = ["Breaker", "Client", "RedisConnection", "RedisUnavailable"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Client = Redis | RedisCluster
@@ -171,22 +174,29 @@ class RedisConnection:
             async with asyncio.timeout(seconds):
                 result = await command(client)
         except _DOWN as error:
-            breaker.failed(time.monotonic(), probe=probe)
-            raise RedisUnavailable(f"Redis doesn't answer: {_words(error)}") from error
+            raise self._unavailable(f"Redis doesn't answer: {_words(error)}", probe) from error
         except exceptions.ResponseError as error:
             if str(error).startswith(_DOWN_REPLIES):
-                breaker.failed(time.monotonic(), probe=probe)
-                raise RedisUnavailable(f"Redis can't serve: {_words(error)}") from error
+                raise self._unavailable(f"Redis can't serve: {_words(error)}", probe) from error
             breaker.succeeded()
             raise
         except asyncio.CancelledError:
             breaker.abandoned(probe=probe)
             raise
+        if breaker.open:
+            _log.info("Redis answers again")
         breaker.succeeded()
         # redis-py 8.1 can swallow a cancellation that comes while it connects.
         if task and task.cancelling() > cancelled:
             raise asyncio.CancelledError
         return result
+
+    def _unavailable(self, text: str, probe: bool) -> RedisUnavailable:
+        # Once for each time it goes away, however many calls find out.
+        if not self.breaker.open:
+            _log.warning("%s", text)
+        self.breaker.failed(time.monotonic(), probe=probe)
+        return RedisUnavailable(text)
 
     def _client(
         self, setting: RedisSetting, connections: int, socket_seconds: float | None

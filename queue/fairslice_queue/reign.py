@@ -88,12 +88,14 @@ class Reign:
             tasks.create_task(self._work())
 
     async def _take_over(self) -> None:
+        level = logging.WARNING
         while True:
             try:
                 await self._open_books()
                 break
             except LedgerUnavailable as error:
-                _log.warning("the queue waits for its books: %s", error)
+                _log.log(level, "the queue waits for its books: %s", error)
+                level = logging.DEBUG  # Said once; it is tried every second.
                 await asyncio.sleep(1.0)
         self._newcomers.look_at_all()
 

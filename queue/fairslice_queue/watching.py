@@ -18,6 +18,7 @@ from fairslice.resource_names import ResourceNameError, parse_resource
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.resources import (
+    MISSING,
     POLICIES,
     POLICY_NAME,
     TEAMS,
@@ -84,8 +85,8 @@ class Watch:
             client, "/apis/batch/v1/jobs", Job, label_selector=f"{stamps.LABEL_MANAGED}=true"
         )
         self._namespaces = Reflector(client, "/api/v1/namespaces", Namespace)
-        self._teams = Reflector(client, TEAMS, TeamResource)
-        self._policies = Reflector(client, POLICIES, SharingPolicyResource)
+        self._teams = Reflector(client, TEAMS, TeamResource, missing=MISSING)
+        self._policies = Reflector(client, POLICIES, SharingPolicyResource, missing=MISSING)
         self._stored = Reflector(
             client,
             "/api/v1/podtemplates",

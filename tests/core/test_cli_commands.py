@@ -21,7 +21,7 @@ from fairslice.cli import cli
 from fairslice.service import describe
 
 from .object_server import ObjectServer
-from .scripted_server import Handler, ScriptedServer, answer
+from .scripted_server import Handler, ScriptedServer, answer, status
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, answers: str = "") -> Result:
@@ -279,6 +279,15 @@ def test_where_redis_can_not_start_nothing_is_installed(tmp_path: Path) -> None:
         line = one_line(run("serve", "all", *config, *serving_at({})))
     assert "can't keep Redis data" in line
     assert cluster.writes == []
+
+
+def test_serving_where_nothing_is_installed_says_how_to(tmp_path: Path) -> None:
+    absent = status(404, 'namespaces "fairslice-system" not found', "NotFound")
+    with serving(absent) as url:
+        config = ["--kubeconfig", kubeconfig(tmp_path / "c", url), "--redis-url", "unix:///none"]
+        line = one_line(run("serve", "queue", *config, *serving_at({}), "--log-level", "error"))
+    assert "fairslice is not installed on this cluster" in line
+    assert "run `fairslice install`" in line
 
 
 def test_a_second_uninstall_says_that_there_was_nothing(tmp_path: Path) -> None:

@@ -228,6 +228,18 @@ async def test_a_kind_that_is_not_installed_costs_a_slow_poll_and_appears_later(
         assert reflector.last_error == ""
 
 
+async def test_a_kind_of_ours_that_is_not_installed_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    missing = status(404, "the server could not find the requested resource")
+    async with ScriptedServer(default=missing) as server, server.client() as client:
+        reflector = Reflector(client, "/apis/x/v1/teams", Pod, missing="install it", timing=QUICK)
+        running = asyncio.create_task(reflector.run())
+        await eventually(lambda: len(server.asked) >= 3)
+        running.cancel()
+    assert [record.message for record in caplog.records] == ["/apis/x/v1/teams: install it"]
+
+
 async def test_an_unreadable_object_keeps_its_last_good_state_and_harms_no_other() -> None:
     broken: dict[str, Any] = {**pod("b", "2"), "spec": {"nodeName": 7}}
     script = (

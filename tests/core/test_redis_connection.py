@@ -49,6 +49,15 @@ async def timed_failure(redis: RedisConnection) -> float:
     return time.monotonic() - started
 
 
+async def test_an_absent_redis_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with RedisConnection.parse(f"redis://127.0.0.1:{free_port()}/0") as redis:
+        for _ in range(3):
+            await timed_failure(redis)
+            await asyncio.sleep(0.25)
+    (line,) = caplog.messages
+    assert line.startswith("Redis doesn't answer: ")
+
+
 def test_a_breaker_lets_one_probe_through_at_growing_distances() -> None:
     breaker = Breaker(first=0.1, longest=0.3)
     assert breaker.admits(0.0)

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import socket
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
@@ -28,7 +29,7 @@ from fairslice_certs.replicas import OwnReplica, ProbedReplicas, Replicas
 from fairslice_certs.rotation import CertificatePolicy
 from fairslice_certs.rotator import CertificateRotator
 from fairslice_certs.serving import ServingContext
-from fairslice_queue.ledger import Ledger
+from fairslice_queue.ledger import Ledger, LedgerUnavailable
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.audit import LedgerAuditSink
 from fairslice_webhook.explain import Explainer
@@ -64,7 +65,11 @@ async def serve(settings: Settings) -> None:
         connect_as(settings, WEBHOOK_ACCOUNT) as client,
         RedisConnection.parse(settings.redis_url) as redis,
     ):
-        await _Webhook(settings, client, Ledger(redis)).run()
+        ledger = Ledger(redis)
+        # Not needed to serve; the log says from the start that Redis is away.
+        with suppress(LedgerUnavailable):
+            await ledger.ready()
+        await _Webhook(settings, client, ledger).run()
 
 
 class _Webhook:

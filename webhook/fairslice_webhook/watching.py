@@ -15,6 +15,7 @@ from fairslice.policy import Policy, PolicyError, Team
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.resources import (
+    MISSING,
     POLICIES,
     POLICY_NAME,
     TEAMS,
@@ -42,8 +43,8 @@ class ViewKeeper:
     def __init__(self, client: KubeClient, own_users: frozenset[str]) -> None:
         self.view: View | None = None
         self._own_users = own_users
-        self._policies = Reflector(client, POLICIES, SharingPolicyResource)
-        self._teams = Reflector(client, TEAMS, TeamResource)
+        self._policies = Reflector(client, POLICIES, SharingPolicyResource, missing=MISSING)
+        self._teams = Reflector(client, TEAMS, TeamResource, missing=MISSING)
         self._namespaces = Reflector(client, "/api/v1/namespaces", Namespace)
         self._nodes = Reflector(client, "/api/v1/nodes", Node)
         self._classes = Reflector(

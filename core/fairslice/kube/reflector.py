@@ -105,7 +105,8 @@ class Reflector(Generic[T]):
 
     `kind` is a msgspec struct of the wanted fields with a `metadata`, all optional. An object
     that doesn't decode into it keeps its last good state (or stays out) and is in `invalid`.
-    `synced` is set after the first list, or once it is sure that the kind isn't installed.
+    `synced` is set after the first list, or once it is sure that the kind isn't installed;
+    `missing` is what is logged then, for a kind that should be.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Reflector(Generic[T]):
         *,
         label_selector: str = "",
         field_selector: str = "",
+        missing: str = "",
         timing: Timing | None = None,
     ) -> None:
         self.synced = asyncio.Event()
@@ -125,6 +127,7 @@ class Reflector(Generic[T]):
         self.invalid: dict[Key, str] = {}
         self._client = client
         self._path = path
+        self._missing = missing
         self._timing = timing or Timing()
         self._selectors: dict[str, str | int] = {}
         if label_selector:
@@ -344,6 +347,8 @@ class Reflector(Generic[T]):
 
     def _forget_all(self) -> None:
         """Take note that the kind isn't installed (any more)."""
+        if self._missing and not self.absent:
+            _log.warning("%s: %s", self._path, self._missing)
         self._contact = time.monotonic()
         self._version = ""
         self.absent = True

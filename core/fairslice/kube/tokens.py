@@ -6,6 +6,7 @@ import time
 from msgspec import Struct, json
 
 from fairslice.kube.client import KubeClient
+from fairslice.kube.errors import NotFound
 
 __all__ = ["ServiceAccountTokens"]
 
@@ -53,14 +54,19 @@ class ServiceAccountTokens:
         return self._header
 
     async def _renew(self, now: float) -> None:
-        body = await self._client.create(
-            self._path,
-            {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"expirationSeconds": _LIFETIME_SECONDS},
-            },
-        )
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": _LIFETIME_SECONDS},
+        }
+        try:
+            body = await self._client.create(self._path, request)
+        except NotFound as error:
+            raise NotFound(
+                error.status,
+                error.reason,
+                f"fairslice is not installed on this cluster ({error}): run `fairslice install`",
+            ) from None
         self._header = "Bearer " + json.decode(body, type=_TokenRequest).status.token
         # The server may shorten the lifetime; the monotonic clock can't be compared with its
         # answer, so a token refused early is asked for again on the first 401.

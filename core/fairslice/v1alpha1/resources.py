@@ -8,6 +8,7 @@ from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.team import TeamSpec, TeamStatus
 
 __all__ = [
+    "MISSING",
     "POLICIES",
     "POLICY_NAME",
     "TEAMS",
@@ -17,6 +18,8 @@ __all__ = [
 
 POLICIES = f"/apis/{API_VERSION}/{SharingPolicySpec.plural}"
 TEAMS = f"/apis/{API_VERSION}/{TeamSpec.plural}"
+MISSING = "its CRD is not on this cluster: run `fairslice install`"
+"""What reflectors of ours say then."""
 POLICY_NAME = "default"
 """The name of the one policy that counts."""
 
