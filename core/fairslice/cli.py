@@ -4,6 +4,7 @@ It reaches the components by entry name only, so that each starts without loadin
 """
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -27,7 +28,7 @@ from fairslice.line_commands import add_line_commands
 from fairslice.manifest_check import CheckError, check_file
 from fairslice.preflight import AccessDenied
 from fairslice.redis_embedded import EmbeddedRedis, EmbeddedRedisError
-from fairslice.settings import Settings, SettingsError
+from fairslice.settings import PREFIX, Settings, SettingsError
 from fairslice.status_client import StatusUnavailable, fetch, print_rows
 from fairslice.uninstall import QueueRunning
 from fairslice.uninstall import uninstall as uninstall_from
@@ -81,7 +82,9 @@ _OPTIONS = {
         "health-listen", "Where the webhook's health and metrics are  [default: 127.0.0.1:8081]"
     ),
     "data-dir": _option("data-dir", "Where files are kept  [default: .fairslice]"),
-    "log-level": _option("log-level", "debug, info, warning or error  [default: info]"),
+    "log-level": _option(
+        "log-level", "debug, info, warning or error  [default: info; sandbox: warning]"
+    ),
     "log-format": _option("log-format", "plain or json; default: plain on a terminal."),
 }
 _CLUSTER = ("kubeconfig", "context", "namespace", "log-level", "log-format")
@@ -96,8 +99,12 @@ _SERVING = (
 )
 
 
-def _with_settings(*names: str) -> Callable[[F], Callable[..., Any]]:
-    """Add options and hand the command its Settings, with logging set up."""
+def _with_settings(*names: str, **defaults: str) -> Callable[[F], Callable[..., Any]]:
+    """Add options and hand the command its Settings, with logging set up.
+
+    `defaults` are the command's own, where nobody says otherwise.
+    """
+    usual = {PREFIX + name.upper(): value for name, value in defaults.items()}
 
     def decorate(command: F) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -105,7 +112,7 @@ def _with_settings(*names: str) -> Callable[[F], Callable[..., Any]]:
             own = {name.replace("-", "_") for name in names}
             given = {key: arguments.pop(key) for key in list(arguments) if key in own}
             try:
-                settings = Settings.load(options=given)
+                settings = Settings.load(usual | os.environ, given)
             except SettingsError as error:
                 raise click.UsageError(str(error)) from None
             log.configure(settings.log_level, settings.log_format)
@@ -179,7 +186,9 @@ async def _serve(settings: Settings, part: str, wanted: bool) -> None:
 
 @cli.command()
 @click.option("--once", is_flag=True, help="Play the day, print a summary, end.")
-@_with_settings("redis-url", "status-listen", "health-listen", "log-level", "log-format")
+@_with_settings(
+    "redis-url", "status-listen", "health-listen", "log-level", "log-format", log_level="warning"
+)
 def sandbox(settings: Settings, once: bool) -> None:
     """Run a cluster in a box and play a short working day on it.
 

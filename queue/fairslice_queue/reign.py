@@ -113,8 +113,10 @@ class Reign:
     async def _rebuild(self) -> None:
         """Make the books anew from the API server."""
         seat = self._seat
-        _log.warning("the ledger is empty: rebuilding it from the cluster")
         bookings = self._newcomers.all_seen()
+        # On a new cluster there is nothing to lose.
+        level = logging.WARNING if bookings else logging.INFO
+        _log.log(level, "the ledger is empty: rebuilding it from the cluster")
         await seat.ledger.rebuild(
             seat.epoch, tuple(bookings.values()), seat.watch.inventory.capacity()
         )

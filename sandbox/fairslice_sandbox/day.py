@@ -117,7 +117,7 @@ class Day:
         self._promise(
             "A notebook that asks for a GPU gets a 10 GB slice",
             _limits(pod) == {slice_name: "1"},
-            f"limits are {_limits(pod)}, priority class {pod['spec'].get('priorityClassName')}",
+            f"limits {_said(pod)}; priority class {pod['spec'].get('priorityClassName')}",
         )
         await self._submit(
             self._bob, "day/forged-notebook.yaml", "asks to see all GPUs of the node"
@@ -147,7 +147,7 @@ class Day:
         self._promise(
             "Production models get isolated 20 GB slices",
             given == {"nvidia.com/mig-2g.20gb": "1"},
-            f"limits are {given}",
+            f"limits {_said(pod)}",
         )
 
     async def _training(self) -> None:
@@ -158,7 +158,7 @@ class Day:
         self._promise(
             "A training on two GPUs keeps two whole GPUs of one model",
             _limits(pod) == {_WHOLE: "2"},
-            f"limits are {_limits(pod)}, on node {pod['spec'].get('nodeName')}",
+            f"limits {_said(pod)}; on node {pod['spec'].get('nodeName')}",
         )
         await self._submit(self._bob, "day/bare-pod.yaml", "explores in a pod of its own")
         await self._running(self._bob, "explorer")
@@ -175,12 +175,11 @@ class Day:
             try:
                 await person.create(obj)
             except Refused as refused:
-                self._tell.refuses(refused.message)
                 said = refused.message
                 self._promise(
                     f"{obj['kind']} {obj['metadata']['name']} is refused, with the numbers",
                     refused.code in (403, 422) and any(char.isdigit() for char in said),
-                    said[:90],
+                    said.rpartition("denied the request: ")[2],
                 )
             else:
                 self._promise(f"{obj['metadata']['name']} is refused", False, "it was accepted")
@@ -198,13 +197,11 @@ class Day:
             "Jobs wait with a position",
             lambda: [text for text in map(self._standing, self._trials) if "position" in text],
         )
-        for text in waiting[:3]:
-            self._tell.happens(text)
         suspended = sum(1 for trial_ in self._trials if self._job(trial_)["spec"].get("suspend"))
         self._promise(
             "What finds no room waits, and says where it stands",
             suspended > 0 and bool(waiting),
-            f"{suspended} of {2 * _TRIALS} wait; {waiting[0][:60]}",
+            f"{suspended} of {2 * _TRIALS} wait; {waiting[0]}",
         )
 
     async def _surge(self) -> None:
@@ -216,14 +213,14 @@ class Day:
         pods = await self._replicas(_SURGE)
         kinds = sorted({next(iter(_limits(pod))) for pod in pods})
         pushed = await self._until("somebody makes room", self._pushed_out)
-        for text in pushed[:3]:
+        for text in pushed[1:3]:
             self._tell.happens(text)
         self._promise(
             "Production goes before everything else, up to its team's limit",
             len(pods) == _SURGE,
             f"{_SURGE} replicas run on {', '.join(kinds)}",
         )
-        self._promise("Who is pushed out is told by whom, and why", bool(pushed), pushed[0][:90])
+        self._promise("Who is pushed out is told by whom, and why", bool(pushed), pushed[0])
         await self._alice.patch(path, {"spec": {"replicas": 1}})
         self._tell.does(self._alice.name, "scales the model back to 1 replica")
 
@@ -353,6 +350,10 @@ def _title(part: Callable[..., object]) -> str:
 def _limits(pod: Mapping[str, Any]) -> dict[str, str]:
     limits = pod["spec"]["containers"][0].get("resources", {}).get("limits") or {}
     return {key: str(value) for key, value in limits.items() if key.startswith("nvidia.com/")}
+
+
+def _said(pod: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in _limits(pod).items())
 
 
 def _owner(pod: Mapping[str, Any]) -> str:

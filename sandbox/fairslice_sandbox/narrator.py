@@ -40,10 +40,6 @@ class Narrator:
         for text in texts:
             self._line("yellow", f"Warning: {text}")
 
-    def refuses(self, text: str) -> None:
-        """Tell a refusal."""
-        self._line("magenta", f"refused: {text}")
-
     def fails(self, text: str) -> None:
         """Tell that something went wrong."""
         self._line("bold red", text)
