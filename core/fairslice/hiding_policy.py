@@ -30,7 +30,7 @@ _API_VERSION = "admissionregistration.k8s.io/v1"
 def hiding_policy(target: Target, policy: Policy) -> dict[str, Any]:
     """Make the MutatingAdmissionPolicy for a sharing policy that enforces hiding."""
     conditions = {
-        "not-asking": cel.not_asking(hidden_in_process=True),
+        "not-asking": cel.not_asking(target.resources, hidden_in_process=True),
         "not-mirrored": cel.not_mirrored(),
     }
     if policy.exempt:

@@ -6,7 +6,7 @@ error counts by failurePolicy (Ignore skips the webhook), so everything optional
 `.?`, and `hide` is literally the negation of `gpu`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import json
 
@@ -18,6 +18,7 @@ __all__ = [
     "asks_for_gpus",
     "changes",
     "claims_gpus",
+    "names_beyond_prefixes",
     "not_asking",
     "not_exempt",
     "not_mirrored",
@@ -37,19 +38,25 @@ _ENV = ("NVIDIA_", MPS_PREFIX)
 _ANNOTATIONS = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
 
 
-def pod_asks(*, hidden_in_process: bool = False) -> str:
+def names_beyond_prefixes(names: Collection[str]) -> tuple[str, ...]:
+    """Leave the resource names that are GPUs here but nowhere else, such as a DeviceClass's."""
+    return tuple(sorted(name for name in names if not name.startswith(_RESOURCES)))
+
+
+def pod_asks(names: Collection[str] = (), *, hidden_in_process: bool = False) -> str:
     """Match a pod that asks for GPUs in any form, tries a channel to them, or is in the books.
 
+    `names` are further resources that stand for GPUs.
     Where the API server itself hides, variables and runtime classes of pods without GPUs are
     dealt with before the webhook could see them; then only their number counts.
     """
     lists = [f"object.?spec.?{name}.orValue([])" for name in _POD_LISTS]
     annotations = "object.?metadata.?annotations.orValue({})"
     if hidden_in_process:
-        channels = [_containers(lists, _asks("c")), *map(_too_much_env, lists)]
+        channels = [_containers(lists, _asks("c", names)), *map(_too_much_env, lists)]
     else:
         channels = [
-            _containers(lists, _any(_asks("c"), _env("c"))),
+            _containers(lists, _any(_asks("c", names), _env("c"))),
             f"object.?spec.?runtimeClassName.orValue('').startsWith('{RUNTIME_CLASS_PREFIX}')",
         ]
     return _any(
@@ -61,9 +68,9 @@ def pod_asks(*, hidden_in_process: bool = False) -> str:
     )
 
 
-def not_asking(*, hidden_in_process: bool = False) -> str:
+def not_asking(names: Collection[str] = (), *, hidden_in_process: bool = False) -> str:
     """Match exactly the pods that `pod_asks` does not."""
-    return f"!({pod_asks(hidden_in_process=hidden_in_process)})"
+    return f"!({pod_asks(names, hidden_in_process=hidden_in_process)})"
 
 
 def opens_devices() -> str:
@@ -104,13 +111,13 @@ def text(value: str) -> str:
     return json.encode(value).decode()
 
 
-def asks_for_gpus(*templates: str) -> str:
+def asks_for_gpus(*templates: str, names: Collection[str] = ()) -> str:
     """Match a workload whose pod templates ask for GPUs, or that is in the books.
 
     `templates` are paths such as `spec.replicatedJobs[].template.spec.template`; `[]` after a
     name means each of a list, `{}` each value of a map.
     """
-    return _any(*(_template("object", path.split("."), 0) for path in templates), stamped())
+    return _any(*(_template("object", path.split("."), 0, names) for path in templates), stamped())
 
 
 def claims_gpus() -> str:
@@ -181,7 +188,7 @@ def _meta_of(root: str) -> tuple[str, str]:
     )
 
 
-def _template(root: str, path: list[str], depth: int) -> str:
+def _template(root: str, path: list[str], depth: int, names: Collection[str]) -> str:
     """Search below `root`, descending into the lists and maps on the path."""
     for index, segment in enumerate(path):
         if segment.endswith(("[]", "{}")):
@@ -189,22 +196,27 @@ def _template(root: str, path: list[str], depth: int) -> str:
             group = ".?".join([root, *path[:index], name]) + f".orValue({kind})"
             item = f"i{depth}"
             found = _template(
-                item if kind == "[]" else f"{group}[{item}]", path[index + 1 :], depth + 1
+                item if kind == "[]" else f"{group}[{item}]", path[index + 1 :], depth + 1, names
             )
             return _some(group, item, found, _MAX_LIST)
     spec = ".?".join([root, *path, "spec"])
     lists = [f"{spec}.?{name}.orValue([])" for name in _TEMPLATE_LISTS]
-    return _any(_containers(lists, _asks("c")), f"size({spec}.?resourceClaims.orValue([])) > 0")
+    return _any(
+        _containers(lists, _asks("c", names)), f"size({spec}.?resourceClaims.orValue([])) > 0"
+    )
 
 
 def _containers(lists: list[str], found: str) -> str:
     return f"[{', '.join(lists)}].exists(l, {_some('l', 'c', found, _MAX_LIST)})"
 
 
-def _asks(container: str) -> str:
+def _asks(container: str, names: Collection[str]) -> str:
     maps = [f"{container}.?resources.?{name}.orValue({{}})" for name in ("limits", "requests")]
+    gpu = _starts("k", _RESOURCES)
+    if names:
+        gpu = _any(gpu, f"k in [{', '.join(map(text, names))}]")
     return _any(
-        *(_some(each, "k", _starts("k", _RESOURCES), _MAX_MAP) for each in maps),
+        *(_some(each, "k", gpu, _MAX_MAP) for each in maps),
         f"size({container}.?resources.?claims.orValue([])) > 0",
     )
 

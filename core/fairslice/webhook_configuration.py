@@ -57,6 +57,7 @@ class Target:
     `url` is the base of the URL form; without it, the Service `service` in `namespace` is
     named. `secret_path` is the random path that keeps pods from posting reviews; `ca_bundle`
     is PEM. `excluded` namespaces never reach the webhook, besides the system's and our own.
+    `resources` are the names that stand for GPUs on this cluster beside the well-known ones.
     """
 
     namespace: str
@@ -65,6 +66,7 @@ class Target:
     url: str | None = None
     service: str = "fairslice-webhook"
     excluded: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
 
     def client_config(self, path: Path) -> dict[str, Any]:
         """Make an entry's clientConfig."""
@@ -147,7 +149,7 @@ def mutating_configuration(
 ) -> dict[str, Any]:
     """Make the MutatingWebhookConfiguration."""
     in_process = plain_pods is PlainPods.IN_PROCESS
-    conditions = {"not-asking": cel.not_asking(hidden_in_process=in_process)}
+    conditions = {"not-asking": cel.not_asking(target.resources, hidden_in_process=in_process)}
     if in_process:
         conditions["opens"] = cel.opens_devices()
     plain = _entry(
@@ -182,7 +184,7 @@ def validating_configuration(
         rules=[_rule("apps", [kind.plural for kind in ROLLED_OUT])],
         conditions={
             "changes": cel.changes(),
-            "asks": cel.asks_for_gpus("spec.template"),
+            "asks": cel.asks_for_gpus("spec.template", names=target.resources),
         },
         fail=False,
         seconds=1,
@@ -213,7 +215,8 @@ def validating_configuration(
 
 
 def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, Any]:
-    asks = cel.pod_asks(hidden_in_process=plain_pods is PlainPods.IN_PROCESS)
+    in_process = plain_pods is PlainPods.IN_PROCESS
+    asks = cel.pod_asks(target.resources, hidden_in_process=in_process)
     rules = [_rule("", ("pods", "pods/ephemeralcontainers"), version="v1")]
     if path is Path.VALIDATE:
         # What is booked is checked where it begins; a later change is decided by the mutating
@@ -234,7 +237,7 @@ def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, An
 def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
     conditions = {"changes": cel.changes()}
     if kind.templates:
-        conditions["asks"] = cel.asks_for_gpus(*kind.templates)
+        conditions["asks"] = cel.asks_for_gpus(*kind.templates, names=target.resources)
     operations = ("CREATE",) if path is Path.VALIDATE else ("CREATE", "UPDATE")
     rule = _rule(kind.group, (kind.plural,), operations)
     return _entry(target, f"gpu-{kind.plural}", path, rules=[rule], conditions=conditions)

@@ -157,6 +157,45 @@ async def test_devices_by_a_later_annotation_are_refused(scene: Scene) -> None:
         await team.api.patch("Pod", name, harmless, team.namespace)
 
 
+async def test_a_device_classs_own_name_for_gpus_is_counted(scene: Scene) -> None:
+    await scene.node(a100(2))
+    team = await scene.team("nlp", {"a100": ("1", "1")})
+    name = f"example.com/gpu-{scene.target.run_id}"
+    path = "/apis/resource.k8s.io/v1/deviceclasses"
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": f"suite-{scene.target.run_id}"},
+        "spec": {
+            "selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}],
+            "extendedResourceName": name,
+        },
+    }
+    # No label says that the pod is anything to fairslice.
+    asked = pod("asks", team.namespace, 0)
+    asked["spec"]["containers"][0]["resources"] = {"limits": {name: "8"}}
+
+    async def refused() -> str:
+        try:
+            await team.create(asked, dry_run=True)
+        except Refused as refusal:
+            return refusal.message
+        return ""
+
+    try:
+        await scene.api.call("POST", path, body)
+    except Refused as refusal:
+        if refusal.status == 404:
+            pytest.skip("this API server has no DeviceClasses")
+        raise
+    try:
+        text = await eventually("it is too much", refused, within=10)
+        assert "can never run: asking for 8 exceeds" in text
+    finally:
+        await scene.api.call("DELETE", f"{path}/suite-{scene.target.run_id}")
+    await eventually("it is a GPU no more", refused, lambda text: not text, within=10)
+
+
 @pytest_asyncio.fixture(loop_scope="session", params=["volume-mounts", "cdi-cri"])
 async def by_other_means(scene: Scene, request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     """A scene on a cluster whose device plugin does not set variables."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,6 +210,36 @@ def test_the_entry_left_for_plain_pods_sees_those_that_open_a_way_to_devices() -
     assert sent({}, initContainers=[{"name": "i", "securityContext": {"privileged": True}}])
     assert not sent({"securityContext": {"privileged": False, "capabilities": {"drop": ["ALL"]}}})
     assert not sent({}, volumes=[{"name": "d", "emptyDir": {}}])
+
+
+@pytest.mark.parametrize("resource", ["example.com/gpu", "example.com/nic"])
+def test_names_that_stand_for_gpus_here_are_matched(resource: str) -> None:
+    cel = pytest.importorskip("fairslice_sandbox.cel")
+    target = replace(TARGET, resources=("example.com/gpu",))
+    spec = {"containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]}
+    pod, job = {"spec": spec}, {"spec": {"template": {"spec": spec}}}
+    entries = {
+        each["name"].partition(".")[0]: _conditions(each)
+        for configuration in (mutating_configuration, validating_configuration)
+        for each in configuration(target)["webhooks"]
+        if "matchConditions" in each
+    }
+    for name, condition, obj in (
+        ("gpu-pods", "asks", pod),
+        ("gpu-jobs", "asks", job),
+        ("advise", "asks", job),
+        ("hide", "not-asking", pod),
+    ):
+        is_gpu = resource == "example.com/gpu"
+        matches = bool(cel.evaluate(entries[name][condition], {"object": obj}))
+        assert matches is (is_gpu is (name != "hide")), name
+
+
+def test_the_policy_negates_the_names_of_this_cluster_too() -> None:
+    target = replace(TARGET, resources=("example.com/'gpu'",))
+    negated = _conditions(hiding_policy(target, policy())["spec"])["not-asking"]
+    (entry, *_) = mutating_configuration(target, PlainPods.IN_PROCESS)["webhooks"]
+    assert negated == f"!({_conditions(entry)['asks']})"
 
 
 def test_our_own_and_excluded_namespaces_are_left_alone() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairslice.brake import Brake, brake, release
+from fairslice.device_claims import Devices
 from fairslice.install import install
 from fairslice.kube.client import KubeClient
 from fairslice.registration import is_registered, withdraw
@@ -151,3 +152,19 @@ async def test_a_change_of_hiding_is_registered(running: Replica, admin: KubeCli
     running.view = view(policy(modes(hide="Audit", queue="Off")))
     await asyncio.sleep(1.2)
     assert running.times == 2
+
+
+async def test_a_name_that_comes_to_stand_for_gpus_is_registered(
+    running: Replica, admin: KubeClient
+) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairslice"
+
+    async def told() -> bool:
+        return b"'example.com/gpu'" in (await admin.get(path)).replace(b'\\"', b"'")
+
+    assert not await told()
+    names = {"example.com/gpu": "nvidia.com/gpu", "nvidia.com/gpu": "nvidia.com/gpu"}
+    running.view = view(devices=Devices(known=True, names=names))
+    await eventually(told)
+    # The well-known ones are matched by their prefix.
+    assert b'k in [\\"example.com/gpu\\"]' in await admin.get(path)

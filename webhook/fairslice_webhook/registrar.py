@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairslice.brake import Brake
 from fairslice.kube.client import KubeClient
 from fairslice.kube.errors import ApiError
+from fairslice.match_conditions import names_beyond_prefixes
 from fairslice.registration import hides_everywhere, is_registered, register, withdraw
 from fairslice.webhook_configuration import Target
 from fairslice_webhook.view import View
@@ -21,19 +22,21 @@ _RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Hiding:
-    """All that the registration takes from policy and teams."""
+class _Shape:
+    """All that the registration takes from policy, teams and DeviceClasses."""
 
     everywhere: bool
+    resources: tuple[str, ...] = ()
     exempt: frozenset[tuple[str, frozenset[str]]] = frozenset()
     extra_env: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, view: View) -> "_Hiding":
-        policy = view.policy
+    def of(cls, view: View) -> "_Shape":
+        policy, resources = view.policy, names_beyond_prefixes(view.devices.names)
         if not hides_everywhere(policy, view.teams.teams):
-            return cls(everywhere=False)
-        return cls(True, frozenset(policy.exempt.items()), frozenset(policy.hiding.extra_env))
+            return cls(everywhere=False, resources=resources)
+        exempt = frozenset(policy.exempt.items())
+        return cls(True, resources, exempt, frozenset(policy.hiding.extra_env))
 
 
 class Registrar:
@@ -59,7 +62,7 @@ class Registrar:
         self._view = view
         self._is_ready = is_ready
         self._registered = registered
-        self._in_force: _Hiding | None = None
+        self._in_force: _Shape | None = None
         self._withdrawn = False
 
     async def come_up(self) -> None:
@@ -89,12 +92,12 @@ class Registrar:
             return
         if self._withdrawn:
             await self._register()
-        elif _Hiding.of(view) != self._in_force:
+        elif _Shape.of(view) != self._in_force:
             # Whoever took it out by hand wants it out.
             if await is_registered(self._client):
                 await self._register()
             else:
-                self._in_force = _Hiding.of(view)
+                self._in_force = _Shape.of(view)
 
     async def _withdraw(self) -> None:
         removed = await withdraw(self._client)
@@ -104,9 +107,10 @@ class Registrar:
     async def _register(self) -> None:
         view = self._view()
         assert view is not None
-        hiding = _Hiding.of(view)
-        hidden_by = view.policy if hiding.everywhere else None
-        plain_pods = await register(self._client, self._target(), hidden_by)
-        self._in_force, self._withdrawn = hiding, False
+        shape = _Shape.of(view)
+        hidden_by = view.policy if shape.everywhere else None
+        target = replace(self._target(), resources=shape.resources)
+        plain_pods = await register(self._client, target, hidden_by)
+        self._in_force, self._withdrawn = shape, False
         _log.info("webhook registered; pods without GPUs: %s", plain_pods)
         await self._registered()
