@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from fairslice.kube.configuration import KubeconfigError
-from fairslice.kube.errors import ApiError
+from fairslice.kube.errors import ApiError, Unauthorized
 from fairslice.settings import Address, Settings, SettingsError
 
 __all__ = [
@@ -92,6 +92,8 @@ def describe(error: BaseException) -> str:
     """Say in one line what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return f"{_last_words(error)}: stop what listens there, or choose another address"
+    if isinstance(error, Unauthorized):
+        return f"the API server does not accept the kubeconfig's credentials: {error}"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+from fairslice.redis_setting import RedisSetting, RedisSettingError
 from fairslice.v1alpha1.scalars import Mode
 
 __all__ = ["Address", "LogFormat", "LogLevel", "Settings", "SettingsError", "hide_password"]
@@ -108,6 +109,8 @@ class Settings:
                 continue
             try:
                 values[item.name] = _PARSERS[item.name](text)
+            except RedisSettingError as error:
+                raise SettingsError(f"{source}: {error}") from None  # The text may hold a password.
             except ValueError as error:
                 raise SettingsError(f"{source}: {text!r} {error}") from None
         return cls(**values)
@@ -133,9 +136,7 @@ def _base_url(text: str) -> str:
 
 
 def _redis_url(text: str) -> str:
-    # What comes of it, RedisSetting says; this tells a wrong word from an address at once.
-    if urlsplit(text).scheme.partition("+")[0] not in ("redis", "rediss", "unix"):
-        raise ValueError("is not a Redis URL such as redis://host:6379/0")
+    RedisSetting.parse(text)  # Only to see that it can be.
     return text
 
 

@@ -136,7 +136,9 @@ def test_install_and_uninstall_say_what_they_did(tmp_path: Path) -> None:
         (["serve", "webhook", "--listen", "nowhere"], "--listen: 'nowhere' is not host:port"),
         (["serve", "--mode", "hard"], "--mode: 'hard' is not one of off, audit, enforce"),
         (["serve", "--advertise", "http://x"], "--advertise: 'http://x' is not a base URL"),
-        (["serve", "--redis-url", "mysql://x"], "is not a Redis URL"),
+        (["serve", "--redis-url", "mysql://x"], "--redis-url: Redis setting has no known scheme"),
+        (["serve", "--redis-url", "redis://h:99999/0"], "--redis-url: Redis setting can't be"),
+        (["sandbox", "--redis-url", "redis+sentinel://h:1"], "names no Sentinel service"),
         (["serve", "everything"], "Invalid value"),
         (["check"], "Missing option"),
     ],
@@ -145,6 +147,20 @@ def test_wrong_usage_ends_with_2(arguments: list[str], words: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert words in result.output
+
+
+def test_a_wrong_redis_setting_keeps_its_password() -> None:
+    for url in ("mysql://:s3cret@h", "redis://:s3cret@h:99999/0", "redis+sentinel://:s3cret@h:1"):
+        result = run("serve", env={"FAIRSLICE_REDIS_URL": url})
+        assert result.exit_code == 2
+        assert "FAIRSLICE_REDIS_URL" in result.output
+        assert "s3cret" not in result.output
+
+
+def test_credentials_that_are_not_good_are_said_to_be_the_kubeconfigs(tmp_path: Path) -> None:
+    with serving(status(401, "Unauthorized", "Unauthorized")) as url:
+        line = one_line(run("install", "--kubeconfig", kubeconfig(tmp_path / "c", url)))
+    assert "does not accept the kubeconfig's credentials" in line
 
 
 def test_a_wrong_variable_is_named() -> None:
