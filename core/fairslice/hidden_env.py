@@ -1,10 +1,19 @@
-"""The environment variables by which a container comes to GPUs that it does not hold.
+"""The variables and annotations by which a container comes to GPUs that it does not hold.
 
-Read by the webhook's hiding and by the policy that hides inside the API server, so that both
-close the same channels. Source: nvidia-container-toolkit, internal/config/image.
+Read by the webhook and by what the API server evaluates itself, so that both close the same
+channels. Sources: nvidia-container-toolkit, internal/config/image and its NRI plugins;
+containerd/nri, plugins/device-injector, and GKE's of the same name.
 """
 
-__all__ = ["ALWAYS_HIDDEN", "MPS_PREFIX", "RUNTIME_CLASS_PREFIX", "VISIBLE_DEVICES", "VOID"]
+__all__ = [
+    "ALWAYS_HIDDEN",
+    "INJECTING_DOMAINS",
+    "INJECTING_PREFIXES",
+    "MPS_PREFIX",
+    "RUNTIME_CLASS_PREFIX",
+    "VISIBLE_DEVICES",
+    "VOID",
+]
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 VOID = "void"
@@ -26,3 +35,9 @@ MPS_PREFIX = "CUDA_MPS_"
 
 RUNTIME_CLASS_PREFIX = "nvidia"
 """Begins the names of runtime classes that a pod without GPUs has no use for."""
+
+INJECTING_PREFIXES = ("cdi.k8s.io/", "nvidia.cdi.k8s.io", "devices.gke.io")
+"""Begin the keys of annotations by which a runtime injects devices."""
+
+INJECTING_DOMAINS = (".nri.io", ".noderesource.dev")
+"""End the domains of such keys: `devices`, `cdi-devices`, `mounts` and others come before."""

@@ -11,7 +11,14 @@ from collections.abc import Collection, Mapping
 from msgspec import json
 
 from fairslice import stamps
-from fairslice.hidden_env import MPS_PREFIX, RUNTIME_CLASS_PREFIX, VISIBLE_DEVICES, VOID
+from fairslice.hidden_env import (
+    INJECTING_DOMAINS,
+    INJECTING_PREFIXES,
+    MPS_PREFIX,
+    RUNTIME_CLASS_PREFIX,
+    VISIBLE_DEVICES,
+    VOID,
+)
 
 __all__ = [
     "admin_access_granted",
@@ -35,7 +42,6 @@ _MAX_META = 128
 
 _RESOURCES = ("nvidia.com/", "deviceclass.resource.kubernetes.io/")
 _ENV = ("NVIDIA_", MPS_PREFIX)
-_ANNOTATIONS = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
 
 
 def names_beyond_prefixes(names: Collection[str]) -> tuple[str, ...]:
@@ -245,4 +251,7 @@ def _any(*parts: str) -> str:
     return " || ".join(parts)
 
 
-_INJECTS = _any(_starts("k", _ANNOTATIONS), "k.endsWith('.nri.io')", "k.contains('.nri.io/')")
+_INJECTS = _any(
+    _starts("k", INJECTING_PREFIXES),
+    *(_any(f"k.endsWith('{domain}')", f"k.contains('{domain}/')") for domain in INJECTING_DOMAINS),
+)

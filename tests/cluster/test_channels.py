@@ -92,6 +92,10 @@ _BREACHES: dict[str, Obj] = {
     },
     "CDI annotation": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}},
     "NRI annotation": {"annotations": {"devices.nri.io/container.main": "- path: /dev/nvidia0"}},
+    "NRI annotation of today": {
+        "annotations": {"cdi-devices.noderesource.dev/pod": "- nvidia.com/gpu=all"}
+    },
+    "GKE's annotation": {"annotations": {"devices.gke.io/container.main": "- path: /dev/nvidia0"}},
     "toolkit annotation": {"annotations": {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}},
 }
 

@@ -72,7 +72,9 @@ ASKING = {
     "a forged stamp": pod(annotations={"system.fairslice.io/booking": "b1"}),
     "a CDI annotation": pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
     "an NRI annotation": pod(annotations={"devices.nri.io": "x"}),
-    "an NRI annotation with a name": pod(annotations={"devices.noderesource.dev.nri.io/c": "x"}),
+    "an NRI annotation with a name": pod(annotations={"cdi.nri.io/c": "x"}),
+    "an NRI annotation of today": pod(annotations={"cdi-devices.noderesource.dev/pod": "x"}),
+    "an annotation of GKE's": pod(annotations={"devices.gke.io/container.c": "x"}),
     "too many containers to search": pod(
         spec={"containers": [{"name": f"c{n}"} for n in range(33)]}
     ),
@@ -322,7 +324,13 @@ def test_a_namespace_is_sent_only_when_it_gets_the_label() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["cdi.k8s.io/gpu", "nvidia.cdi.k8s.io/pod", "devices.nri.io/container.c"]
+    "key",
+    [
+        "cdi.k8s.io/gpu",
+        "nvidia.cdi.k8s.io/pod",
+        "devices.nri.io/container.c",
+        "devices.noderesource.dev/pod",
+    ],
 )
 def test_a_later_annotation_that_injects_devices_is_sent(key: str) -> None:
     before = pod(annotations={"a": "b"})

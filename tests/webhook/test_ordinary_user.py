@@ -274,7 +274,9 @@ LATE = {
     "cdi.k8s.io/gpu": "nvidia.com/gpu=all",
     "nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all",
     "nvidia.cdi.k8s.io/container.main": "all",
-    "devices.noderesource.dev.nri.io/container.main": "- path: /dev/nvidia0",
+    "devices.noderesource.dev/container.main": "- path: /dev/nvidia0",
+    "cdi-devices.noderesource.dev": "- nvidia.com/gpu=all",
+    "devices.gke.io/container.main": "- path: /dev/nvidia0",
 }
 
 

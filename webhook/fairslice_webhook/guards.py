@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from posixpath import normpath
 
 from fairslice import messages
-from fairslice.hidden_env import VISIBLE_DEVICES
+from fairslice.hidden_env import INJECTING_DOMAINS, INJECTING_PREFIXES, VISIBLE_DEVICES
 from fairslice.kube.objects import Container, Pod
 from fairslice.v1alpha1.policy import DeviceListStrategy, HidingSpec
 from fairslice_webhook.hiding import containers_of, holds_gpu
@@ -52,7 +52,6 @@ _DANGEROUS_PREFIXES = (
         )
     ),
 )
-_ANNOTATION_PREFIXES = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
 
 
 def breaches(pod: Pod, hiding: HidingSpec, *, gpu: bool) -> Iterator[str]:
@@ -109,7 +108,7 @@ def annotation_breaches(annotations: Mapping[str, str] | None) -> Iterator[str]:
     """Yield a denial for each annotation by which a runtime injects devices."""
     for key in annotations or ():
         domain = key.partition("/")[0]
-        if key.startswith(_ANNOTATION_PREFIXES) or domain.endswith(".nri.io"):
+        if key.startswith(INJECTING_PREFIXES) or domain.endswith(INJECTING_DOMAINS):
             yield messages.guard_annotation(key)
 
 
