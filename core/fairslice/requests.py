@@ -166,18 +166,19 @@ def read_pod(
         containers.append(_read_container(container, index, ContainerKind.APP, fractions))
     for index, container in enumerate(spec.ephemeral_containers or ()):
         containers.append(_read_container(container, index, ContainerKind.EPHEMERAL, fractions))
-    asking: tuple[ContainerAsk, ...] = ()
-    needs: tuple[DeviceNeed, ...] = ()
+    found: list[ContainerAsk] = []
+    needs: list[DeviceNeed] = []
     for item in containers:
         if item.resource is None:
             continue
         if item.resource.device_class:
             unit = devices.unit(item.resource.device_class) or GPU
-            needs = (*needs, ((unit, item.count),))
+            needs.append(((unit, item.count),))
         else:
-            asking = (*asking, item)
+            found.append(item)
+    asking = tuple(found)
     if devices.known:
-        needs = (*needs, *_other_needs(spec, namespace, devices))
+        needs += _other_needs(spec, namespace, devices)
     memory = None
     declared = annotations.get(GPU_MEMORY) if annotations else None
     if declared is not None and asking:
@@ -187,7 +188,7 @@ def read_pod(
         gpu_containers=asking,
         units=_units(asking),
         memory=memory,
-        needs=needs,
+        needs=tuple(needs),
     )
 
 
@@ -196,17 +197,16 @@ def by_claims(ask: PodAsk, names: Mapping[str, str]) -> PodAsk:
 
     Init containers get devices of their own (kubernetes#134880): here they add up.
     """
-    through = [
-        item
-        for item in ask.gpu_containers
-        if item.resource is not None and item.resource.name in names
-    ]
-    if not through:
+    needs: list[DeviceNeed] = []
+    others: list[ContainerAsk] = []
+    for item in ask.gpu_containers:
+        if item.resource is not None and item.resource.name in names:
+            needs.append(((names[item.resource.name], item.count),))
+        else:
+            others.append(item)
+    if not needs:
         return ask
-    needs = tuple(
-        ((names[item.resource.name], item.count),) for item in through if item.resource is not None
-    )
-    kept = tuple(item for item in ask.gpu_containers if item not in through)
+    kept = tuple(others)
     return structs.replace(
         ask,
         gpu_containers=kept,

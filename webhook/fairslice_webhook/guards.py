@@ -5,6 +5,7 @@ containerd's device-injector, kubelet's plugin socket.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from posixpath import normpath
 
 from fairslice import messages
@@ -52,6 +53,13 @@ _DANGEROUS_PREFIXES = (
         )
     ),
 )
+_BELOW = (*(f"{path}/" for path in _DANGEROUS), *_DANGEROUS_PREFIXES)
+# With the paths themselves.
+_PARENTS = frozenset(
+    str(parent)
+    for path in map(PurePosixPath, (*_DANGEROUS, *_DANGEROUS_PREFIXES))
+    for parent in (path, *path.parents)
+)
 
 
 def breaches(pod: Pod, hiding: HidingSpec, *, gpu: bool) -> Iterator[str]:
@@ -92,11 +100,7 @@ def container_breaches(container: Container, hiding: HidingSpec) -> Iterator[str
 def opens_devices(path: str) -> bool:
     """Say whether a host path leads to devices, to what hands them out, or to a parent of it."""
     clean = _clean(path)
-    return (
-        any(_within(clean, dangerous) for dangerous in _DANGEROUS)
-        or clean.startswith(_DANGEROUS_PREFIXES)
-        or any(_within(dangerous, clean) for dangerous in (*_DANGEROUS, *_DANGEROUS_PREFIXES))
-    )
+    return clean in _PARENTS or clean.startswith(_BELOW)
 
 
 def sets_devices(container: Container) -> bool:
