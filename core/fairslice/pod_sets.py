@@ -60,11 +60,6 @@ class PodSet(Struct, frozen=True, kw_only=True):
     held: ObjectMeta
     scaffold: tuple[tuple[str, Any], ...] = ()
 
-    @property
-    def is_elastic(self) -> bool:
-        """Say whether its kind may run with fewer, and changes the number by itself."""
-        return self.min_count < self.count
-
 
 class FoundSet(Struct, frozen=True, kw_only=True):
     """A pod set before its template is decoded. No holder: the template's own metadata."""

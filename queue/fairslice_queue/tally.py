@@ -45,7 +45,3 @@ class Tally:
         self.users[booking.team, booking.user] += milli
         for resource, units in option.units.items():
             self.resources[booking.team, resource] += sign * units * booking.pods
-
-    def pool_held(self, team: str, pool: str) -> int:
-        """Return what counts against a team's limit in a pool."""
-        return self.pools[team, pool]

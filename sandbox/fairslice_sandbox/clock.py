@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "RealClock", "timestamp", "timestamp_micro"]
+__all__ = ["Clock", "RealClock", "timestamp"]
 
 
 class Clock(Protocol):
@@ -40,8 +40,3 @@ class RealClock:
 def timestamp(moment: datetime) -> str:
     """Write a metav1.Time: UTC, whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def timestamp_micro(moment: datetime) -> str:
-    """Write a metav1.MicroTime: UTC, microseconds."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

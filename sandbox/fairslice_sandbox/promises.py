@@ -1,12 +1,11 @@
 """The promises of the day, checked by reading the API."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec import json
 
-from .api import Api
 from .model.devices import DEVICES
 from .model.kubelet import VISIBLE
 
@@ -47,12 +46,6 @@ def sees_only_its_own(pods: Iterable[Mapping[str, Any]]) -> Promise:
         not wrong and seen > 0,
         "; ".join(wrong[:3]) or f"{seen} containers looked at",
     )
-
-
-def all_pods(api: Api, namespaces: Iterable[str]) -> Iterator[Obj]:
-    """Yield the pods of some namespaces."""
-    for namespace in namespaces:
-        yield from api.store.list("pods", namespace)
 
 
 def _record(pod: Mapping[str, Any], annotation: str) -> Mapping[str, list[str]]:
