@@ -25,7 +25,7 @@ _SECTIONS = (
     ),
     ("", "Other lines", "What victims of preemption are told, and parts of longer lines."),
 )
-_NO_MESSAGE = ("line", "listed")
+_NO_MESSAGE = {"line", "listed"}
 
 # Examples by parameter name; a parameter that isn't here gets one by its type.
 _BY_NAME: dict[str, Any] = {
@@ -164,8 +164,9 @@ class Entry(NamedTuple):
 
 def entries() -> Iterator[Entry]:
     """List all messages, by name."""
-    for name in sorted(set(messages.__all__) - set(_NO_MESSAGE)):
-        function = getattr(messages, name)
+    for name, function in sorted(inspect.getmembers(messages, inspect.isfunction)):
+        if name in _NO_MESSAGE:
+            continue
         doc = " ".join((inspect.getdoc(function) or "").split())
         verb, colon, rest = doc.partition(": ")
         if not colon or verb not in ("Deny", "Warn", "Wait"):

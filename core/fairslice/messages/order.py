@@ -1,0 +1,54 @@
+"""Why one goes before another in line."""
+
+from fairslice.messages.wording import line
+
+__all__ = [
+    "order_aged",
+    "order_class",
+    "order_guarantee",
+    "order_name",
+    "order_passes",
+    "order_scavenges",
+    "order_share",
+    "order_time",
+]
+
+
+def order_aged() -> str:
+    """Explain an order: the first has waited longer than the policy's aging."""
+    return line("has waited longer than the queue's aging time")
+
+
+def order_class() -> str:
+    """Explain an order: the first is of a more important class."""
+    return line("is of a more important class")
+
+
+def order_guarantee() -> str:
+    """Explain an order: the first stays within its team's guarantee, the other borrows."""
+    return line("is within its team's guarantee, the other would borrow")
+
+
+def order_name() -> str:
+    """Explain an order: equal in everything, so the name decides."""
+    return line("is equal in standing; the name decides")
+
+
+def order_passes() -> str:
+    """Explain an order: the first's class passes everyone."""
+    return line("is of a class that may pass everyone")
+
+
+def order_scavenges() -> str:
+    """Explain an order: the other's team has used up a budget and has what nobody else wants."""
+    return line("the other's team has used up its budget and has only what nobody else wants")
+
+
+def order_share(first: float, second: float) -> str:
+    """Explain an order: the first's team has used less of its share lately."""
+    return line(f"its team has used less lately: share {first:.3g} against {second:.3g}")
+
+
+def order_time(seconds: float) -> str:
+    """Explain an order: the first came earlier."""
+    return line(f"has been in line {seconds:.0f} s longer")
