@@ -1,10 +1,13 @@
 """A Redis-compatible server of our own, as a child process, for one machine."""
 
 import asyncio
+import ctypes
 import fcntl
 import os
 import platform
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
@@ -25,6 +28,7 @@ _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 # sockaddr_un holds 104 bytes on macOS, 108 on Linux.
 _SOCKET_PATH_LIMIT = 100
+_PR_SET_PDEATHSIG = 1
 
 
 class EmbeddedRedisError(RuntimeError):
@@ -57,7 +61,9 @@ def find_server() -> Path:
 class EmbeddedRedis:
     """A server that keeps its data in a directory of its own, reachable by Unix socket only.
 
-    Data survive stop, kill and restart (append-only file, fsync each second).
+    Data survive stop, kill and restart (append-only file, fsync each second). On Linux the
+    server ends with the thread that started it, even if that is killed; elsewhere one that was
+    left behind is stopped by the next that uses its directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -98,6 +104,7 @@ class EmbeddedRedis:
                 stderr=asyncio.subprocess.DEVNULL,
                 # Its own session: Ctrl-C reaches us first, and we stop it in order.
                 start_new_session=True,
+                preexec_fn=_ending_with_parent(),
             )
             await self._wait_until_it_answers(self._process)
         except BaseException:
@@ -235,6 +242,21 @@ class EmbeddedRedis:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _ending_with_parent() -> Callable[[], None] | None:
+    """Make what a child does first, so that the kernel ends it with its parent."""
+    if sys.platform != "linux":
+        return None
+    # Between fork and exec nothing may be loaded: another thread may hold the loader's lock.
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def end_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)  # It was killed before the kernel knew.
+
+    return end_with_parent
 
 
 def _probe(socket: Path) -> Redis:

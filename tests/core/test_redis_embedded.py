@@ -1,8 +1,10 @@
 """The embedded server: found, kept apart, stopped cleanly, its data kept."""
 
+import asyncio
 import os
 import signal
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,43 @@ async def test_a_server_left_over_from_a_killed_parent_is_replaced(
         await orphan.wait()
         socket_folder = server.socket.parent
     assert socket_folder == server.directory or not socket_folder.exists()
+
+
+_PARENT = """
+import asyncio, pathlib, sys
+from fairslice.redis_embedded import EmbeddedRedis
+
+async def main():
+    async with EmbeddedRedis(pathlib.Path(sys.argv[1])) as server:
+        print(server._process.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+async def test_it_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _PARENT, str(tmp_path / "data")), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    assert is_running(pid)
+    parent.kill()
+    await parent.wait()
+    async with asyncio.timeout(10):
+        while is_running(pid):  # noqa: ASYNC110 - it is nobody's child by now
+            await asyncio.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process lives; one that nobody has waited for does not."""
+    try:
+        stat_line = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat_line.rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_its_end_is_noticed(tmp_path: Path) -> None:
