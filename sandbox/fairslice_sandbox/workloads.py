@@ -70,7 +70,10 @@ def _job(new: Obj, old: Obj | None) -> Iterator[Cause]:
 
 
 def _same_template(before: Obj, after: Obj, *, loose: bool) -> bool:
-    """Compare; of a suspended Job that never started, scheduling directives may differ."""
+    """Compare; of a suspended Job that never started, resources and scheduling may differ.
+
+    Resources as from Kubernetes 1.36 on, scheduling directives as before it: not once started.
+    """
     if not loose or before == after:
         return before == after
     before, after = clone(before), clone(after)
@@ -79,6 +82,9 @@ def _same_template(before: Obj, after: Obj, *, loose: bool) -> bool:
             template["metadata"].pop(field, None)
         for field in ("nodeSelector", "tolerations", "schedulingGates"):
             template["spec"].pop(field, None)
+        for field in ("containers", "initContainers"):
+            for container in template["spec"].get(field) or ():
+                container.pop("resources", None)
         affinity = template["spec"].get("affinity")
         if affinity is not None:
             affinity.pop("nodeAffinity", None)

@@ -195,13 +195,16 @@ async def test_a_held_jobs_request_may_change_and_is_booked_as_it_is_then(scene:
     held["spec"]["suspend"] = True
     made = (await team.create(held)).obj
     assert made["metadata"]["labels"][_STATE] == "held"
-    if scene.target.name != "real":
-        pytest.skip("the sandbox's API server takes no other resources in a suspended template")
     container = made["spec"]["template"]["spec"]["containers"][0]
     container["resources"] = {key: {"nvidia.com/gpu": "2"} for key in ("limits", "requests")}
     template = {"template": {"spec": {"containers": [container]}}}
 
-    await team.api.patch("Job", "held", {"spec": template}, team.namespace)
+    try:
+        await team.api.patch("Job", "held", {"spec": template}, team.namespace)
+    except Refused as refusal:
+        if "field is immutable" in refusal.message:
+            pytest.skip("this API server is older than 1.36")
+        raise
     await team.api.patch("Job", "held", {"spec": {"suspend": False}}, team.namespace)
 
     runs = await eventually("it runs", lambda: scene.started(team.namespace, "held"))

@@ -97,12 +97,14 @@ async def test_an_extended_resource_is_requested_as_much_as_it_is_limited() -> N
         ({"nodeSelector": {"a": "b"}}, True),
         ({"tolerations": [{"operator": "Exists"}]}, True),
         ({"schedulingGates": [{"name": "x.io/y"}]}, True),
+        ({"containers": [{"name": "m", "resources": {"limits": {"cpu": "1"}}}]}, True),
         ({"priorityClassName": "high"}, False),
         ({"containers": [{"name": "m", "image": "other"}]}, False),
+        ({"containers": [{"name": "n", "image": "x"}]}, False),
         ({"affinity": {"podAffinity": {}}}, False),
     ],
 )
-async def test_a_suspended_jobs_template_takes_scheduling_directives_only(
+async def test_a_suspended_jobs_template_takes_scheduling_directives_and_resources_only(
     spec: Obj,
     allowed: bool,
 ) -> None:
