@@ -83,7 +83,7 @@ def decide(review: Review, view: View, call: Call, phase: Phase) -> Decision:
     if group == "" and kind == "Namespace":
         return decide_namespace(review, view, call)
     if group == GROUP:
-        return validate_policy_object(review) if phase is Phase.VALIDATE else Answer()
+        return validate_policy_object(review, view) if phase is Phase.VALIDATE else Answer()
     adapter = adapter_for(review.kind.api_version, kind)
     if adapter is None:
         return Answer()

@@ -1,6 +1,8 @@
 """What else is said of objects that were accepted, and by `fairslice explain`."""
 
-from fairslice.messages.wording import line, whole_span
+from collections.abc import Iterable
+
+from fairslice.messages.wording import line, listed, whole_span
 
 __all__ = [
     "audit",
@@ -12,6 +14,8 @@ __all__ = [
     "explain_room",
     "held_by_user",
     "max_runtime_set",
+    "pool_unknown",
+    "pools_gone",
     "priority_class_missing",
     "priority_class_replaced",
     "queued",
@@ -67,6 +71,22 @@ def max_runtime_set(kind: str, work_class: str, limit: int) -> str:
     return line(
         f"class {work_class} runs for {whole_span(limit)} at most: activeDeadlineSeconds of "
         f"this {kind} set"
+    )
+
+
+def pool_unknown(team: str, unknown: Iterable[str], pools: Iterable[str]) -> str:
+    """Warn: a Team names a pool that the policy does not have, misspelt or not made yet."""
+    return line(
+        f"team {team} names a pool that the policy does not have: {listed(unknown)}; it gives "
+        f"nothing until a pool of that name is made (there are: {listed(pools)})"
+    )
+
+
+def pools_gone(gone: Iterable[str], teams: Iterable[str]) -> str:
+    """Warn: a SharingPolicy lacks pools that Teams name, so that their quota there is void."""
+    return line(
+        f"this policy does not have the pool {listed(gone)}, named by {listed(teams)}: what these "
+        "teams have there gives nothing until they name another, or the pool is made"
     )
 
 
