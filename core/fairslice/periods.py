@@ -10,7 +10,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fairslice.v1alpha1.team import Period
 
-__all__ = ["Span", "day_after", "day_or_time", "moment_text", "period_at", "zone_named"]
+__all__ = [
+    "Span",
+    "clock_time",
+    "day_after",
+    "day_or_time",
+    "moment_text",
+    "period_at",
+    "zone_named",
+]
 
 
 class Span(NamedTuple):
@@ -72,9 +80,25 @@ def moment_text(moment: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(moment, zone):%Y-%m-%d %H:%M %Z}"
 
 
+def clock_time(day: date, minutes: int, zone: tzinfo) -> float:
+    """Return when the clocks of a zone first show this minute of a day, or a later one."""
+    wall = datetime(day.year, day.month, day.day, *divmod(minutes, 60), tzinfo=zone)
+    # fold=0 takes the first of two such times; one that clocks jump over it takes at the offset
+    # before the jump, which names a moment after it.
+    moment = wall.astimezone(UTC)
+    shown = moment.astimezone(zone)
+    if shown.replace(tzinfo=None) == wall.replace(tzinfo=None):
+        return moment.timestamp()
+    offset = shown.utcoffset()
+    before, after = wall.replace(fold=1).astimezone(UTC).timestamp(), moment.timestamp()
+    while after - before > 1:
+        middle = (before + after) // 2
+        if datetime.fromtimestamp(middle, zone).utcoffset() == offset:
+            after = middle
+        else:
+            before = middle
+    return after
+
+
 def _midnight(day: date, zone: tzinfo) -> float:
-    """Return when a day begins; where clocks skip midnight, that is when they do."""
-    # fold=0 takes the first of two midnights, and for a skipped one the offset before it,
-    # which names the instant of the change itself.
-    local = datetime(day.year, day.month, day.day, tzinfo=zone)
-    return local.astimezone(UTC).timestamp()
+    return clock_time(day, 0, zone)

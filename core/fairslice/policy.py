@@ -1,19 +1,16 @@
-"""The sharing policy and the teams, compiled from their resources into what decisions read."""
+"""The sharing policy, compiled from its resource into what decisions read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from fnmatch import translate
-from fractions import Fraction
 from re import Pattern
 from re import compile as compile_pattern
 
-from msgspec import UNSET, UnsetType
-
-from fairslice.budgets import Budget
 from fairslice.money import MICRO, NO_PRICES, Prices, parse_micro
-from fairslice.periods import day_after, day_or_time, zone_named
-from fairslice.quantity import parse_milli, parse_quantity
+from fairslice.periods import day_or_time, zone_named
+from fairslice.quantity import parse_quantity
+from fairslice.team import PolicyError, Team
 from fairslice.v1alpha1.policy import (
     CapacityType,
     ClassSpec,
@@ -29,26 +26,19 @@ from fairslice.v1alpha1.policy import (
     WithinTeam,
 )
 from fairslice.v1alpha1.scalars import Mode, duration_seconds
-from fairslice.v1alpha1.team import BudgetSpec, QuotaCut, TeamModesSpec, TeamSpec
 
 __all__ = [
     "UNPOOLED",
-    "Loan",
     "Modes",
     "Policy",
     "PolicyError",
     "Pool",
-    "Quota",
     "Team",
     "WorkClass",
 ]
 
 UNPOOLED = "default"
 """The pool of GPUs that no declared pool claims."""
-
-
-class PolicyError(ValueError):
-    """A policy or team that contradicts itself: field path, reason, way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,136 +93,6 @@ class WorkClass:
     notice: int
     grace: int
     match: tuple[MatchSpec, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """A team's right in one pool, in milli-GPU. No limit means all that is idle."""
-
-    guaranteed: int
-    limit: int | None
-    lendable: int | None
-
-    @property
-    def kept(self) -> int:
-        """What of the guarantee others may not borrow; none of it unless the team says so."""
-        return 0 if self.lendable is None else max(0, self.guaranteed - self.lendable)
-
-
-@dataclass(frozen=True, slots=True)
-class Loan:
-    """More limit in a pool, in milli-GPU, up to a moment in Unix seconds."""
-
-    pool: str
-    milli: int
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Team:
-    """Who shares, with how much."""
-
-    name: str
-    uid: str
-    namespaces: frozenset[str]
-    namespace_selector: Mapping[str, str]
-    weight: int
-    quotas: Mapping[str, Quota]
-    resources: Mapping[str, int]
-    allowed_classes: frozenset[str]
-    class_limits: Mapping[str, int]
-    user_limit: int | None
-    default_class: str
-    namespace_classes: Mapping[str, str]
-    modes: TeamModesSpec = field(default_factory=TeamModesSpec)
-    loans: tuple[Loan, ...] = ()
-    budgets: tuple[Budget, ...] = ()
-    on_quota_cut: QuotaCut = QuotaCut.KEEP
-
-    def quota(self, pool: str) -> Quota:
-        """Return the quota in a pool; a pool the team doesn't name gives it nothing.
-
-        A team that names no pool at all has no limit anywhere.
-        """
-        if not self.quotas:
-            return Quota(0, None, None)
-        return self.quotas.get(pool, Quota(0, 0, None))
-
-    def limit(self, pool: str, now: float) -> int | None:
-        """Return the most it may hold in a pool, loans that run included; None is no limit."""
-        limit = self.quota(pool).limit
-        if limit is None or not self.loans:
-            return limit
-        running = (loan for loan in self.loans if loan.pool == pool and now < loan.until)
-        return limit + sum(loan.milli for loan in running)
-
-    @classmethod
-    def compile(cls, name: str, uid: str, spec: TeamSpec, zone: tzinfo = UTC) -> "Team":
-        """Make a team from its resource; the zone says when days end.
-
-        Raises PolicyError where the fields contradict each other.
-        """
-        quotas: dict[str, Quota] = {}
-        for index, pool in enumerate(spec.pools):
-            limit = None if pool.limit is UNSET else parse_milli(str(pool.limit))
-            guaranteed = parse_milli(pool.guaranteed)
-            if pool.pool in quotas:
-                raise PolicyError(f"spec.pools[{index}].pool: {pool.pool} is named twice")
-            if limit is not None and limit < guaranteed:
-                raise PolicyError(
-                    f"spec.pools[{index}].limit: {pool.limit} is below guaranteed "
-                    f"{pool.guaranteed}: raise the limit or lower the guarantee"
-                )
-            lendable = None if pool.lendable is UNSET else parse_milli(str(pool.lendable))
-            quotas[pool.pool] = Quota(guaranteed, limit, lendable)
-        return cls(
-            name=name,
-            uid=uid,
-            namespaces=frozenset(spec.namespaces),
-            namespace_selector=spec.namespace_selector,
-            weight=spec.weight,
-            quotas=quotas,
-            resources=spec.resources,
-            allowed_classes=frozenset(spec.allowed_classes),
-            class_limits={key: parse_milli(gpus) for key, gpus in spec.class_limits.items()},
-            user_limit=None if spec.user_limit is UNSET else parse_milli(str(spec.user_limit)),
-            default_class="" if spec.default_class is UNSET else str(spec.default_class),
-            namespace_classes=spec.namespace_classes,
-            modes=spec.mode,
-            loans=_compile_loans(spec, zone),
-            budgets=tuple(
-                budget
-                for index, item in enumerate(spec.budgets)
-                for budget in _compile_budget(index, item)
-            ),
-            on_quota_cut=spec.on_quota_cut,
-        )
-
-
-def _compile_loans(spec: TeamSpec, zone: tzinfo) -> tuple[Loan, ...]:
-    loans = []
-    for index, item in enumerate(spec.loans):
-        try:
-            until = day_after(item.until, zone)
-        except (ValueError, OverflowError) as error:
-            raise PolicyError(f"spec.loans[{index}].until: {item.until}: {error}") from None
-        loans.append(Loan(item.pool, parse_milli(item.gpus), until))
-    return tuple(loans)
-
-
-def _compile_budget(index: int, item: BudgetSpec) -> tuple[Budget, ...]:
-    pool = "" if item.pool is UNSET else str(item.pool)
-    amounts: list[tuple[Fraction, bool]] = []
-    if not isinstance(item.gpu_hours, UnsetType):
-        amounts.append((Fraction(item.gpu_hours), False))
-    if not isinstance(item.money, UnsetType):
-        amounts.append((parse_quantity(item.money), True))
-    if not amounts:
-        raise PolicyError(f"spec.budgets[{index}]: names no amount: set gpuHours or money")
-    return tuple(
-        Budget(amount, in_money, item.period, item.on_exhausted, pool)
-        for amount, in_money in amounts
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from fairslice.policy import Team
+from fairslice.team import Team
 from fairslice.v1alpha1.team import QuotaCut
 
 __all__ = ["TeamConflict", "TeamIndex"]
@@ -22,12 +23,20 @@ class TeamConflict:
 class TeamIndex:
     """Teams by namespace; rebuilt whole whenever a team or a namespace's labels change.
 
-    `keepers` are the teams that don't lend all of their guarantee, with what they keep in
+    `keepers` are the teams that don't lend all of their guarantee, with what they usually keep in
     milli-GPU, by pool; `cut_down` those whose work is pushed out when their quota is cut,
     `budgeted` those that have budgets.
     """
 
-    __slots__ = ("_by_namespace", "_teams", "budgeted", "conflicts", "cut_down", "keepers")
+    __slots__ = (
+        "_by_namespace",
+        "_keepers",
+        "_teams",
+        "budgeted",
+        "conflicts",
+        "cut_down",
+        "keepers",
+    )
 
     def __init__(
         self,
@@ -38,12 +47,15 @@ class TeamIndex:
         self._teams = teams
         self._by_namespace = by_namespace
         self.conflicts = conflicts
-        keepers: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        keepers: defaultdict[str, list[Team]] = defaultdict(list)
         for team in teams.values():
             for pool, quota in team.quotas.items():
-                if quota.kept:
-                    keepers[pool].append((team.name, quota.kept))
-        self.keepers: Mapping[str, Sequence[tuple[str, int]]] = dict(keepers)
+                if any(each.kept for each in quota.quotas()):
+                    keepers[pool].append(team)
+        self._keepers: Mapping[str, Sequence[Team]] = dict(keepers)
+        self.keepers: Mapping[str, Sequence[tuple[str, int]]] = {
+            pool: self.kept(pool) for pool in keepers
+        }
         self.budgeted = tuple(team for team in teams.values() if team.budgets)
         self.cut_down = tuple(
             team for team in teams.values() if team.on_quota_cut is QuotaCut.EVICT
@@ -82,6 +94,17 @@ class TeamIndex:
             {name: found[0] for name, found in claims.items()},
             conflicts,
         )
+
+    def kept(self, pool: str, now: float = inf) -> Sequence[tuple[str, int]]:
+        """List the teams that don't lend all of their guarantee at a time, and what they keep.
+
+        In milli-GPU; Unix seconds.
+        """
+        return [
+            (team.name, kept)
+            for team in self._keepers.get(pool, ())
+            if (kept := team.quota(pool, now).kept)
+        ]
 
     def of(self, namespace: str) -> Team | None:
         """Find the team of a namespace."""

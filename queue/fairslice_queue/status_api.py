@@ -238,8 +238,9 @@ class StatusApi:
         for team_, share in team_shares(self._watch, self._meter, now).items():
             metrics.share.labels(team_).set(share)
         for item in self._watch.teams.teams:
-            for pool, quota in item.quotas.items():
-                metrics.guaranteed.labels(item.name, pool).set(quota.guaranteed / 1000)
+            for pool in item.quotas:
+                guaranteed = item.quota(pool, now).guaranteed
+                metrics.guaranteed.labels(item.name, pool).set(guaranteed / 1000)
                 limit = item.limit(pool, now)
                 if limit is not None:
                     metrics.limit.labels(item.name, pool).set(limit / 1000)

@@ -8,6 +8,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime, tzinfo
+from math import inf
 
 from msgspec import to_builtins
 
@@ -64,13 +65,13 @@ def _status(
     total = guaranteed = limit = 0
     unlimited = not team.quotas
     for pool in names:
-        quota = team.quota(pool)
+        quota = team.quota(pool, now)
         held = books.tally.pools[team.name, pool] + books.tally.surge[team.name, pool]
         if not held and pool not in team.quotas:
             continue
         total += held
         guaranteed += quota.guaranteed
-        most = team.limit(pool, now)
+        most, until = team.limit(pool, now), team.next_change(now, pool)
         unlimited |= most is None
         limit += most or 0
         pools.append(
@@ -79,6 +80,7 @@ def _status(
                 used=format_milli(held),
                 guaranteed=format_milli(quota.guaranteed),
                 limit="" if most is None else format_milli(most),
+                until="" if until == inf else _rfc3339(until, policy.zone),
             )
         )
     metered = sorted(pool for pool in known if (team.name, pool) in meter.known())

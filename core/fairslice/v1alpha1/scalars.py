@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 __all__ = [
+    "ClockTime",
     "Date",
     "DnsName",
     "Duration",
@@ -28,6 +29,13 @@ Duration = Annotated[
         min_length=2,
         max_length=24,
         description="A time span such as 90s, 15m, 12h or 7d.",
+    ),
+]
+ClockTime = Annotated[
+    str,
+    Meta(
+        pattern="^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$",
+        description="A time of day such as 20:00; 24:00 ends a day.",
     ),
 ]
 Gpus = Annotated[

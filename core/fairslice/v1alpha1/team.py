@@ -3,13 +3,14 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from fairslice.v1alpha1.scalars import Date, DnsName, Gpus, Mode, Money, keyed_by
+from fairslice.v1alpha1.scalars import ClockTime, Date, DnsName, Gpus, Mode, Money, keyed_by
 
 __all__ = [
     "BudgetSpec",
     "BudgetStatus",
+    "Day",
     "Exhausted",
     "LoanSpec",
     "Period",
@@ -21,6 +22,7 @@ __all__ = [
     "TeamSpec",
     "TeamStatus",
     "UseStatus",
+    "WindowSpec",
 ]
 
 
@@ -52,6 +54,33 @@ class QuotaCut(StrEnum):
     EVICT = "Evict"
 
 
+class Day(StrEnum):
+    """A day of the week."""
+
+    MONDAY = "Mon"
+    TUESDAY = "Tue"
+    WEDNESDAY = "Wed"
+    THURSDAY = "Thu"
+    FRIDAY = "Fri"
+    SATURDAY = "Sat"
+    SUNDAY = "Sun"
+
+
+class WindowSpec(_Spec, frozen=True):
+    """When another quota holds, by the clock of queue.timeZone. What it leaves out stays.
+
+    A window that ends at or before its start ends on the next day; `days` are those on which it
+    begins.
+    """
+
+    days: Annotated[tuple[Day, ...], Meta(min_length=1, max_length=7)] = tuple(Day)
+    start: ClockTime = field(name="from", default="00:00")
+    end: ClockTime = field(name="to", default="24:00")
+    guaranteed: Gpus | UnsetType = UNSET
+    limit: Gpus | UnsetType = UNSET
+    lendable: Gpus | UnsetType = UNSET
+
+
 class TeamPoolSpec(_Spec, frozen=True):
     """A team's quota in one pool. Without a limit, the team may borrow all that is idle."""
 
@@ -59,6 +88,10 @@ class TeamPoolSpec(_Spec, frozen=True):
     guaranteed: Gpus = "0"
     limit: Gpus | UnsetType = UNSET
     lendable: Gpus | UnsetType = UNSET
+    windows: Annotated[
+        tuple[WindowSpec, ...],
+        Meta(max_length=16, description="Another quota at some times; the first open one counts."),
+    ] = ()
 
 
 class BudgetSpec(_Spec, frozen=True):
@@ -115,15 +148,23 @@ class TeamSpec(_Spec, frozen=True):
     budgets: Annotated[tuple[BudgetSpec, ...], Meta(max_length=16)] = ()
     loans: Annotated[tuple[LoanSpec, ...], Meta(max_length=64)] = ()
     on_quota_cut: QuotaCut = QuotaCut.KEEP
+    urgent_per_week: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="How much waiting work it may mark as urgent in a week."),
+    ] = 0
 
 
 class PoolStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Where a team stands in one pool, in GPUs."""
+    """Where a team stands in one pool, in GPUs.
+
+    `until` is when guarantee and limit change next, by a window or a loan: RFC 3339.
+    """
 
     pool: str
     used: str = "0"
     guaranteed: str = "0"
     limit: str = ""
+    until: str = ""
 
 
 class SpentStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
