@@ -17,6 +17,7 @@ __all__ = [
     "LedgerUnavailable",
     "Limits",
     "Outcome",
+    "ReleaseOrder",
     "Snapshot",
     "StaleEpoch",
     "Verdict",
@@ -95,6 +96,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
     `standing` (others wait), `placement` (the queue must look at it), `lending` (the same,
     for what others keep), `tentative` (too many unfinished requests of this team).
+    More causes of a release: `gone` (no such booking), `state` (not queued: `subject` is what it
+    is), `invalid` (no such option, or more pods placed than booked), `group` (`subject` is the
+    booking that its group could not do without).
     `used`, `limit`, `asked` are milli-GPU (units for `resource`) of the cap or pool named.
     `why` are the caller's own words for `placement`, if it gave any.
     `option` is the one chosen, or the only one that is waited for: of an earlier booking, if
@@ -113,6 +117,20 @@ class Outcome(Struct, frozen=True, kw_only=True):
     surge: bool = False
     why: str = ""
     option: Option | None = None
+
+
+class ReleaseOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A queued booking to let go: with which of its options, and where (pods by node).
+
+    Only the nodes in `place` are checked; pods left out wait for nodes to come. Neighbours with
+    the same `group` (not empty) go together: all of them, or none.
+    """
+
+    id: str
+    chosen: int
+    place: dict[str, int]
+    limits: Limits
+    group: str = ""
 
 
 class Attachment(Struct, frozen=True, kw_only=True):

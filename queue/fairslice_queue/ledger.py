@@ -1,7 +1,7 @@
 """The ledger: bookings in Redis, changed only by single Lua scripts that check, then write."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from secrets import token_hex
 
 import msgspec
@@ -20,6 +20,7 @@ from fairslice_queue.bookkeeping import (
     LedgerUnavailable,
     Limits,
     Outcome,
+    ReleaseOrder,
     Snapshot,
     StaleEpoch,
     Verdict,
@@ -48,6 +49,7 @@ __all__ = [
     "LedgerUnavailable",
     "Limits",
     "Outcome",
+    "ReleaseOrder",
     "Snapshot",
     "StaleEpoch",
     "Verdict",
@@ -59,6 +61,8 @@ LINGERS = "kept for its successor"
 
 _ATTACH_SECONDS = 10.0
 _CHUNK = 200
+# So that no script holds Redis for more than some 5 ms.
+_RELEASES = 50
 # Chunks are short, but on a busy machine not as short as a booking.
 _LONG_SECONDS = 2.0
 
@@ -71,6 +75,7 @@ class _Accepted(Struct, frozen=True):
 
 
 _outcome = msgspec.json.Decoder(Outcome)
+_outcomes = msgspec.json.Decoder(list[Outcome])
 _accepted = msgspec.json.Decoder(_Accepted)
 
 
@@ -287,23 +292,37 @@ class Ledger(LedgerReader):
         limits: Limits,
         now: float,
     ) -> Outcome:
-        """Let a queued booking go, if caps and capacity still allow it.
+        """Let a queued booking go: see `release_many`.
 
-        Only the nodes named in `place` are checked; pods left out wait for nodes to come. What
-        holds already is answered as booked. More causes than BookRequest's: `gone` (no such
-        booking), `state` (Held or the like).
+        Raises LedgerError for an option that it doesn't have, or more pods than it has.
         """
-        return await self._outcome(
-            "release",
-            {
-                "epoch": epoch,
-                "id": booking_id,
-                "chosen": chosen,
-                "place": place,
-                "limits": limits,
-                "now": repr(now),
-            },
-        )
+        order = ReleaseOrder(id=booking_id, chosen=chosen, place=dict(place), limits=limits)
+        (outcome,) = await self.release_many(epoch, [order], now)
+        if outcome.cause == "invalid":
+            raise LedgerError(
+                f"booking {booking_id} has no such option, or more pods are placed than booked"
+            )
+        return outcome
+
+    async def release_many(
+        self, epoch: int, orders: Sequence[ReleaseOrder], now: float
+    ) -> list[Outcome]:
+        """Let queued bookings go, one after the other, where caps and capacity still allow it.
+
+        Outcomes come in the order of the orders; what holds already is answered as booked, so
+        the same orders may be given again. A round trip takes some 50 orders; the neighbours of
+        a group are in one, however many they are. LedgerUnavailable leaves open which of them
+        were carried out.
+        """
+        outcomes: list[Outcome] = []
+        for chunk in _chunks(orders):
+            reply = await self._scripts.run(
+                "release",
+                {"epoch": epoch, "now": repr(now), "orders": chunk},
+                seconds=_LONG_SECONDS if len(chunk) > _RELEASES else None,
+            )
+            outcomes += _outcomes.decode(reply[0])
+        return outcomes
 
     async def settle(
         self,
@@ -387,9 +406,17 @@ class Ledger(LedgerReader):
 
     async def block(self, epoch: int, *booking_ids: str, blocked: bool) -> None:
         """Say that waiting bookings are (not) held up by their own teams' caps alone."""
-        for start in range(0, len(booking_ids), _CHUNK):
-            ids = booking_ids[start : start + _CHUNK]
-            await self._scripts.run("block", {"epoch": epoch, "ids": ids, "blocked": blocked})
+        await self.block_many(epoch, dict.fromkeys(booking_ids, blocked))
+
+    async def block_many(self, epoch: int, blocked: Mapping[str, bool]) -> None:
+        """Say of waiting bookings whether they stand in nobody's way, by id.
+
+        True: nothing but their own teams' caps holds them up. 200 a round trip.
+        """
+        flags = list(blocked.items())
+        for start in range(0, len(flags), _CHUNK):
+            chunk = dict(flags[start : start + _CHUNK])
+            await self._scripts.run("block", {"epoch": epoch, "blocked": chunk})
 
     async def detach(self, epoch: int, booking_id: str, *, pod: str) -> bool:
         """Let an attached pod go, so that another may come in its place. False: not attached."""
@@ -397,8 +424,18 @@ class Ledger(LedgerReader):
 
     # How scripts are called.
 
-    async def _outcome(self, name: str, request: object, *texts: bytes) -> Outcome:
-        return _outcome.decode((await self._scripts.run(name, request, *texts))[0])
-
     async def _flag(self, name: str, request: object, *texts: bytes) -> bool:
         return bool((await self._scripts.run(name, request, *texts))[0] == b"true")
+
+
+def _chunks(orders: Sequence[ReleaseOrder]) -> Iterator[list[ReleaseOrder]]:
+    """Split orders without splitting a group."""
+    chunk: list[ReleaseOrder] = []
+    for order in orders:
+        joins = chunk and order.group and order.group == chunk[-1].group
+        if len(chunk) >= _RELEASES and not joins:
+            yield chunk
+            chunk = []
+        chunk.append(order)
+    if chunk:
+        yield chunk

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
 
 from fairslice.booking import Booking, Option, State
-from fairslice_queue.ledger import BookRequest, Limits, Outcome, Verdict
+from fairslice_queue.ledger import BookRequest, Limits, Outcome, ReleaseOrder, Verdict
 
 
 @dataclass(frozen=True)
@@ -304,19 +305,51 @@ class Model:
         assert not entry.lingers
         assert not self._is_replay(entry, request.booking)
 
-    def check_release(
-        self, identity: str, chosen: int, place: Mapping[str, int], caps: Limits, outcome: Outcome
-    ) -> None:
+    def check_releases(self, orders: list[ReleaseOrder], outcomes: list[Outcome]) -> None:
+        """Each order in its turn; of neighbours in one group, all or none."""
+        assert [outcome.id for outcome in outcomes] == [order.id for order in orders]
+        told = iter(outcomes)
+        for group, members in groupby(orders, lambda order: order.group):
+            together = list(members)
+            for unit in [together] if group else [[order] for order in together]:
+                self._check_unit(unit, list(islice(told, len(unit))))
+
+    def _check_unit(self, orders: list[ReleaseOrder], outcomes: list[Outcome]) -> None:
+        before = dict(self.entries)
+        surges = []
+        for order, outcome in zip(orders, outcomes, strict=True):
+            cause, surge = self.release(order.id, order.chosen, order.place, order.limits)
+            if cause:
+                self.entries = before
+                assert (outcome.verdict, outcome.cause) == (Verdict.DENIED, cause)
+                for other in outcomes:
+                    known = before.get(other.id)
+                    if other is outcome or other.id == outcome.id:
+                        continue
+                    if known and known.holds and not known.lingers:
+                        assert (other.verdict, other.chosen) == (Verdict.BOOKED, known.chosen)
+                    else:
+                        assert (other.cause, other.subject) == ("group", outcome.id)
+                return
+            surges.append(surge)
+        for order, outcome, surge in zip(orders, outcomes, surges, strict=True):
+            entry = self.entries[order.id]
+            assert (outcome.verdict, outcome.chosen) == (Verdict.BOOKED, entry.chosen), outcome
+            assert outcome.surge is surge
+
+    def release(
+        self, identity: str, chosen: int, place: Mapping[str, int], caps: Limits
+    ) -> tuple[str, bool]:
+        """Release as the ledger should: why not (empty: done), and whether it is surge."""
         entry = self.entries.get(identity)
         if entry is None or entry.lingers:
-            assert outcome.cause == "gone"
-            return
+            return "gone", False
         if entry.holds:
-            assert (outcome.verdict, outcome.chosen) == (Verdict.BOOKED, entry.chosen)
-            return
+            return "", entry.surge
         if entry.state is not State.QUEUED:
-            assert outcome.cause == "state"
-            return
+            return "state", False
+        if chosen >= len(entry.asked.options) or sum(place.values()) > entry.pods:
+            return "invalid", False
         before = dict(self.entries)
         self.drop(self.lingering_for(entry.asked, entry.pods))
         option = entry.asked.options[chosen]
@@ -329,10 +362,8 @@ class Model:
             for node, n in place.items()
         )
         if cause or not room:
-            assert (outcome.verdict, outcome.cause) == (Verdict.DENIED, cause or "capacity")
             self.entries = before
-            return
-        assert (outcome.verdict, outcome.surge) == (Verdict.BOOKED, surge), outcome
+            return cause or "capacity", False
         self.entries[identity] = replace(
             entry,
             state=State.RELEASED,
@@ -343,3 +374,4 @@ class Model:
             blocked=False,
         )
         self.promote(entry.asked.team)
+        return "", surge

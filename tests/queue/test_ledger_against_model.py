@@ -28,6 +28,7 @@ from fairslice_queue.ledger import (
     Ledger,
     LedgerUnavailable,
     Limits,
+    ReleaseOrder,
     StaleEpoch,
 )
 
@@ -292,17 +293,30 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), place=PLACES, last=st.booleans())
     def release(self, data: st.DataObject, place: dict[str, int], last: bool) -> None:
-        identity, caps = self.pick(data, lambda entry: not entry.holds), self.caps
+        identity = self.pick(data, lambda entry: not entry.holds)
         entry = self.model.entries.get(identity)
         chosen = len(entry.asked.options) - 1 if entry and last else 0
         if entry and sum(place.values()) > entry.pods:
             place = {}
-        outcome = self.run(
-            self.ledger.release(
-                self.epoch, identity, chosen=chosen, place=place, limits=caps, now=self.now
+        self._release([ReleaseOrder(id=identity, chosen=chosen, place=place, limits=self.caps)])
+
+    def _release(self, orders: list[ReleaseOrder]) -> None:
+        outcomes = self.run(self.ledger.release_many(self.epoch, orders, self.now))
+        self.model.check_releases(orders, outcomes)
+
+    @rule(data=st.data(), groups=st.lists(st.sampled_from(["", "g", "h"]), max_size=4))
+    def release_several(self, data: st.DataObject, groups: list[str]) -> None:
+        orders = [
+            ReleaseOrder(
+                id=self.pick(data, lambda entry: not entry.holds),
+                chosen=0,
+                place={data.draw(st.sampled_from(["n1", "n2", "n3"])): 1},
+                limits=self.caps,
+                group=group,
             )
-        )
-        self.model.check_release(identity, chosen, place, caps, outcome)
+            for group in groups
+        ]
+        self._release(orders)
 
     @rule(
         data=st.data(),

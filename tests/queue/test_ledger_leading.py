@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from fairslice.booking import Ref, State
-from fairslice_queue.ledger import Ledger, LedgerError, StaleEpoch, Verdict
+from fairslice_queue.ledger import (
+    Ledger,
+    LedgerError,
+    Outcome,
+    ReleaseOrder,
+    StaleEpoch,
+    Verdict,
+)
 
 from .books import NOW, POOL, SLICES, WHOLES, booking, limits, option, request
 from .conftest import Books
@@ -48,6 +55,88 @@ async def test_a_release_checks_caps_and_nodes_again(books: Books) -> None:
     assert (found.since, found.bound) == (NOW + 5, True)
 
 
+async def release_all(books: Books, *orders: tuple[str, dict[str, int], str]) -> list[Outcome]:
+    return await books.ledger.release_many(
+        books.epoch,
+        [
+            ReleaseOrder(id=identity, chosen=0, place=place, limits=limits(4000), group=group)
+            for identity, place, group in orders
+        ],
+        NOW,
+    )
+
+
+async def test_many_are_released_one_after_the_other_in_one_call(books: Books) -> None:
+    for n in range(6):
+        await queued(books, f"b{n}")
+    await books.ledger.requeue(books.epoch, "b1", state=State.HELD, pods=1, reason="", now=NOW)
+    orders = [(f"b{n}", {"node-a": 1}, "") for n in (0, 1, 9, 2, 3, 4, 5)]
+    outcomes = await release_all(books, *orders)
+    assert [outcome.id for outcome in outcomes] == [order[0] for order in orders]
+    causes = ["", "state", "gone", "", "", "", "limit"]
+    assert [outcome.cause for outcome in outcomes] == causes
+    assert (await books.ledger.held("cv")).pools == {POOL: 4000}
+    again = await release_all(books, *orders)
+    assert [outcome.cause for outcome in again] == causes, "a replay"
+    assert await release_all(books) == []
+
+
+async def test_a_group_is_released_whole_or_not_at_all(books: Books) -> None:
+    for n in range(6):
+        await queued(books, f"b{n}")
+    outcomes = await release_all(
+        books,
+        ("b0", {"node-a": 1}, "g"),
+        ("b1", {"node-c": 1}, "g"),
+        ("b2", {"node-a": 1}, "g"),
+        ("b3", {"node-b": 1}, "h"),
+        ("b4", {"node-b": 1}, "h"),
+        ("b5", {"node-b": 1}, ""),
+    )
+    assert [outcome.cause for outcome in outcomes] == ["group", "capacity", "group", "", "", ""]
+    assert [outcome.subject for outcome in outcomes[:3]] == ["b1", "node-c", "b1"]
+    assert (await books.ledger.held("cv")).pools == {POOL: 3000}
+    found = await books.ledger.get("b0")
+    assert found is not None
+    assert found.state is State.QUEUED
+
+
+async def test_hundreds_are_released_in_short_scripts_that_split_no_group(books: Books) -> None:
+    await books.ledger.publish_capacity(books.epoch, {WHOLES: {"node-a": 500}})
+    for n in range(130):
+        await queued(books, f"b{n}")
+    place = {"node-a": 1}
+    orders = [
+        ReleaseOrder(
+            id=f"b{n}", chosen=0, place=place, limits=limits(110_000), group="g" * (n > 40)
+        )
+        for n in range(130)
+    ]
+    outcomes = await books.ledger.release_many(books.epoch, orders, NOW)
+    assert [outcome.verdict for outcome in outcomes[:41]] == [Verdict.BOOKED] * 41
+    assert {outcome.verdict for outcome in outcomes[41:]} == {Verdict.DENIED}
+    assert (await books.ledger.held("cv")).pools == {POOL: 41_000}
+
+
+async def test_who_stands_in_the_way_is_said_of_many_at_once(books: Books) -> None:
+    for identity in ("b1", "b2"):
+        await queued(books, identity, pods=9)
+
+    async def ahead(identity: str) -> tuple[str, int]:
+        outcome = await books.ledger.book(
+            request(booking(identity, team="nlp"), overflow_queue=False)
+        )
+        return outcome.cause, outcome.used
+
+    assert await ahead("c1") == ("standing", 2)
+    await books.ledger.block_many(books.epoch, {"b1": True, "b2": False, "gone": True})
+    assert await ahead("c1") == ("standing", 1)
+    await books.ledger.block_many(books.epoch, {"b1": False, "b2": True})
+    assert await ahead("c1") == ("standing", 1)
+    await books.ledger.block_many(books.epoch, {"b1": True, "b2": True})
+    assert await ahead("c1") == ("", 0)
+
+
 async def test_pods_may_be_released_for_nodes_still_to_come(books: Books) -> None:
     await queued(books, "b1", pods=20)
     outcome = await books.ledger.release(
@@ -67,7 +156,7 @@ async def test_what_can_not_be_released_is_said(books: Books) -> None:
     await queued(books, "b1")
     with pytest.raises(LedgerError, match="no such option"):
         await attempt("b1", chosen=1)
-    with pytest.raises(LedgerError, match="more pods placed"):
+    with pytest.raises(LedgerError, match="more pods are placed"):
         await attempt("b1", pods=2)
     await books.ledger.requeue(
         books.epoch, "b1", state=State.HELD, pods=1, reason="held by ada", now=NOW
