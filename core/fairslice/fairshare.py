@@ -1,9 +1,7 @@
-"""Fair shares: decayed use, dominant share, the order of the queue.
+"""Fair shares: dominant share of decayed use, the order of the queue.
 
-Use decays by half over a half-life, computed from event timestamps in forward-decayed form
-(Cormode et al., Forward Decay, 2009): adding commutes, and no timer ever sweeps. The share is
-Armada's cost (fairness.go): the largest of a team's shares of a pool, each times the pool's
-rate, over the team's weight.
+The share is Armada's cost (fairness.go): the largest of a team's shares of a pool, each times
+the pool's rate, over the team's weight.
 """
 
 import math
@@ -16,7 +14,6 @@ from fairslice import messages
 
 __all__ = [
     "ENTRY_SECONDS",
-    "DecayedUse",
     "OrderKey",
     "PoolWeight",
     "dominant_share",
@@ -35,38 +32,6 @@ class PoolWeight(Struct, frozen=True, kw_only=True):
 
     capacity: int
     rate_millionths: int = 1_000_000
-
-
-class DecayedUse(Struct, frozen=True, kw_only=True):
-    """Use that fades: milli-GPU-seconds, as of `at` (Unix seconds)."""
-
-    amount: float = 0.0
-    at: float = 0.0
-
-    def held(self, milli: int, start: float, end: float, half_life: float) -> "DecayedUse":
-        """Add so many milli-GPU held from start to end. No half-life (0): nothing fades."""
-        if end <= start or milli <= 0:
-            return self
-        if half_life <= 0:
-            return self.plus(milli * (end - start), end, half_life)
-        # The integral of milli · 0.5^((end − s)/half_life) over the time held.
-        faded = -math.expm1((start - end) / half_life * math.log(2))
-        return self.plus(milli * half_life / math.log(2) * faded, end, half_life)
-
-    def plus(self, amount: float, when: float, half_life: float) -> "DecayedUse":
-        """Add an amount at one instant, such as an entry penalty; earlier ones count faded."""
-        if when >= self.at:
-            return DecayedUse(amount=self.value(when, half_life) + amount, at=when)
-        late = amount * _decay(self.at - when, half_life)
-        return DecayedUse(amount=self.amount + late, at=self.at)
-
-    def value(self, now: float, half_life: float) -> float:
-        """Return what is left of it now, in milli-GPU-seconds; clocks that run back count 0."""
-        return self.amount * _decay(max(now - self.at, 0.0), half_life)
-
-
-def _decay(seconds: float, half_life: float) -> float:
-    return math.exp2(-seconds / half_life) if half_life > 0 else 1.0
 
 
 def entry_penalty(milli: int) -> float:

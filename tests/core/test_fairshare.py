@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairslice.fairshare import (
-    DecayedUse,
     OrderKey,
     PoolWeight,
     dominant_share,
@@ -16,73 +15,6 @@ from fairslice.fairshare import (
 )
 
 HALF_LIFE = 100.0
-
-_SPANS = st.lists(
-    st.tuples(st.integers(1, 8000), st.integers(0, 900), st.integers(1, 100)), max_size=8
-)
-
-
-def _plain_integral(spans: list[tuple[int, int, int]], now: float) -> float:
-    """Sum small steps of milli · 0.5^(age / half-life)."""
-    total = 0.0
-    for milli, start, length in spans:
-        steps = 4 * length
-        width = length / steps
-        for step in range(steps):
-            middle = start + (step + 0.5) * width
-            total += milli * 0.5 ** ((now - middle) / HALF_LIFE) * width
-    return total
-
-
-@given(_SPANS)
-def test_decayed_use_is_the_integral_of_what_was_held(spans: list[tuple[int, int, int]]) -> None:
-    use = DecayedUse()
-    for milli, start, length in spans:
-        use = use.held(milli, start, start + length, HALF_LIFE)
-    expected = _plain_integral(spans, 1200)
-    assert use.value(1200, HALF_LIFE) == pytest.approx(expected, rel=1e-4, abs=1e-6)
-
-
-@given(_SPANS, st.randoms(use_true_random=False))
-def test_events_may_come_in_any_order(spans: list[tuple[int, int, int]], random: object) -> None:
-    shuffled = list(spans)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    values = []
-    for order in (spans, shuffled):
-        use = DecayedUse()
-        for milli, start, length in order:
-            use = use.held(milli, start, start + length, HALF_LIFE)
-        values.append(use.value(1200, HALF_LIFE))
-    assert values[0] == pytest.approx(values[1], rel=1e-9)
-
-
-@given(st.integers(1, 8000), st.integers(0, 500), st.integers(1, 500), st.integers(1, 499))
-def test_a_span_may_be_cut_anywhere(milli: int, start: int, length: int, cut: int) -> None:
-    end, middle = start + length, start + min(cut, length)
-    whole = DecayedUse().held(milli, start, end, HALF_LIFE)
-    parts = DecayedUse().held(milli, start, middle, HALF_LIFE).held(milli, middle, end, HALF_LIFE)
-    assert parts.value(2000, HALF_LIFE) == pytest.approx(whole.value(2000, HALF_LIFE), rel=1e-9)
-
-
-def test_use_halves_over_a_half_life_and_never_without_one() -> None:
-    use = DecayedUse().plus(1000, 0, HALF_LIFE)
-    assert use.value(HALF_LIFE, HALF_LIFE) == pytest.approx(500)
-    assert use.value(1e6, 0) == 1000
-    assert DecayedUse().held(10, 0, 60, 0).value(1e6, 0) == 600
-    assert use.value(-50, HALF_LIFE) == 1000
-
-
-def test_centuries_of_idleness_do_not_overflow() -> None:
-    use = DecayedUse().held(1000, 0, 10, HALF_LIFE).plus(1, 1e12, HALF_LIFE)
-    assert use.value(1e12, HALF_LIFE) == pytest.approx(1)
-
-
-def test_holding_a_whole_pool_for_ever_is_a_share_of_one() -> None:
-    pools = {"a100": PoolWeight(capacity=8000)}
-    held = DecayedUse().held(8000, 0, 100 * HALF_LIFE, HALF_LIFE)
-    use = {"a100": held.value(100 * HALF_LIFE, HALF_LIFE), "gone": 1e9}
-    assert dominant_share(use, pools, 1, HALF_LIFE) == pytest.approx(1.0)
-    assert dominant_share(use, pools, 4, HALF_LIFE) == pytest.approx(0.25)
 
 
 def test_the_dominant_pool_counts_by_its_rate() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairslice.fairshare import PoolWeight, dominant_share
 from fairslice_queue.usage import Meter, Reading
 
 _STEPS = st.lists(
@@ -54,6 +55,33 @@ def test_reading_changes_nothing(gaps: list[tuple[float, int]], looks: list[floa
         now += gap
     one, other = looked.read("cv", "a100", now), left_alone.read("cv", "a100", now)
     assert one == other
+
+
+@given(st.integers(1, 8000), st.integers(1, 500), st.integers(1, 499))
+def test_a_span_may_be_cut_anywhere(milli: int, length: int, cut: int) -> None:
+    whole, parts = Meter(100.0), Meter(100.0)
+    whole.hold("cv", "a100", milli, 0.0)
+    parts.hold("cv", "a100", milli, 0.0)
+    parts.hold("cv", "a100", milli, float(min(cut, length)))
+    one, other = (meter.read("cv", "a100", float(length)) for meter in (whole, parts))
+    assert other.decayed == pytest.approx(one.decayed, rel=1e-9)
+    assert other.total == one.total
+
+
+def test_holding_a_whole_pool_for_ever_is_a_share_of_one() -> None:
+    half_life, pools = 100.0, {"a100": PoolWeight(capacity=8000)}
+    meter = Meter(half_life)
+    meter.hold("cv", "a100", 8000, 0.0)
+    use = {"a100": meter.read("cv", "a100", 100 * half_life).decayed, "gone": 1e9}
+    assert dominant_share(use, pools, 1, half_life) == pytest.approx(1.0)
+    assert dominant_share(use, pools, 4, half_life) == pytest.approx(0.25)
+
+
+def test_centuries_of_idleness_do_not_overflow() -> None:
+    meter = Meter(100.0)
+    meter.hold("cv", "a100", 1000, 0.0)
+    meter.hold("cv", "a100", 0, 10.0)
+    assert meter.read("cv", "a100", 1e12).decayed == pytest.approx(0.0)
 
 
 def test_half_is_left_after_a_half_life() -> None:
