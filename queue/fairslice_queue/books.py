@@ -8,6 +8,10 @@ from fairslice_queue.tally import Tally
 __all__ = ["Books"]
 
 
+# Where nobody plans, nobody asks what changed.
+_MOST_CHANGED = 100_000
+
+
 class Books:
     """All bookings by id. The tally follows each change."""
 
@@ -15,6 +19,8 @@ class Books:
         self.tally = Tally()
         self._bookings: dict[str, Booking] = {}
         self._waiting: set[str] = set()
+        self._holding: dict[str, Booking] = {}
+        self._changed: set[str] | None = None
         for booking in bookings:
             self.put(booking)
 
@@ -38,6 +44,9 @@ class Books:
         self._count(booking, 1)
         if booking.state.waits:
             self._waiting.add(booking.id)
+        elif booking.state.holds:
+            self._holding[booking.id] = booking
+        self._note(booking.id)
         return old
 
     def drop(self, booking_id: str) -> Booking | None:
@@ -46,6 +55,8 @@ class Books:
         if old is not None:
             self._count(old, -1)
             self._waiting.discard(booking_id)
+            self._holding.pop(booking_id, None)
+            self._note(booking_id)
         return old
 
     def waiting(self) -> Iterator[Booking]:
@@ -54,7 +65,21 @@ class Books:
 
     def holding(self) -> Iterator[Booking]:
         """Yield the bookings that hold something."""
-        return (booking for booking in self._bookings.values() if booking.state.holds)
+        return iter(self._holding.values())
+
+    def take_changed(self) -> set[str] | None:
+        """List the ids of those that were put or dropped since this was last asked.
+
+        None stands for all: it wasn't asked before, or not for too long.
+        """
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def _note(self, booking_id: str) -> None:
+        if self._changed is not None:
+            self._changed.add(booking_id)
+            if len(self._changed) > _MOST_CHANGED:
+                self._changed = None
 
     def _count(self, booking: Booking, sign: int) -> None:
         option = booking.option

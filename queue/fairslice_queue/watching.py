@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from fairslice import stamps
-from fairslice.booking import Booking, Option
 from fairslice.inventory import Inventory
 from fairslice.kube.client import KubeClient
 from fairslice.kube.objects import Job, Namespace, Node, Pod
 from fairslice.kube.reflector import Reflector
-from fairslice.placement import NodeState, Placement, PodNeeds, place
+from fairslice.placement import NodeState, PodNeeds
 from fairslice.policy import Policy, PolicyError, Team
 from fairslice.resource_names import ResourceNameError, parse_resource
 from fairslice.teams import TeamIndex
@@ -27,6 +26,7 @@ from fairslice.v1alpha1.resources import (
 )
 from fairslice.workloads import Adapter
 from fairslice_queue.books import Books
+from fairslice_queue.changes import Changes, Pending
 from fairslice_queue.custom_kinds import CustomKinds
 from fairslice_queue.facts import (
     CustomObject,
@@ -36,6 +36,7 @@ from fairslice_queue.facts import (
     pod_facts,
     workload_facts,
 )
+from fairslice_queue.free_nodes import FreeNodes
 from fairslice_queue.object_paths import ObjectPaths
 from fairslice_queue.restarts import StoredManifest
 from fairslice_queue.shared_claims import SharedClaims
@@ -46,6 +47,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _REMEMBERED = 10_000
+# Where nobody plans, nobody asks what changed.
+_MOST_TOUCHED = 100_000
 
 
 class Watch:
@@ -72,7 +75,9 @@ class Watch:
         self.strangers: dict[str, str] = {}
         self._pods_of: defaultdict[str, dict[str, PodFacts]] = defaultdict(dict)
         self._workload_of: dict[str, WorkloadFacts] = {}
-        self._on_node: defaultdict[str, dict[str, PodNeeds]] = defaultdict(dict)
+        self._free = FreeNodes(self.needs_of, self.pods_of)
+        self._pending = Pending()
+        self._touched: set[str] = set()
         self._unbooked: set[str] = set()
         self._gone: dict[str, None] = {}
         self._grouped: defaultdict[str, set[str]] = defaultdict(set)
@@ -183,43 +188,34 @@ class Watch:
         for pod in self.strange_pods:
             self.strangers[pod.uid] = pod.key
 
-    def free_nodes(self, books: Books) -> dict[str, NodeState]:
-        """Compute what is free now: allocatable less what pods and bookings hold."""
-        nodes = self.inventory.node_states()
-        for name, node in nodes.items():
-            for needs in self._on_node.get(name, {}).values():
-                node.take(needs, {}, 1)
-        homeless: list[tuple[Booking, Option, int]] = []
-        for booking in books.holding():
-            option = booking.option
-            if option is None:
-                continue
-            offers, placed = option.offers, 0
-            for name, count in booking.place.items():
-                placed += count
-                node_ = nodes.get(name)
-                if node_ is not None:
-                    self._hold(node_, booking.id, offers, count)
-            if placed < booking.pods:
-                homeless.append((booking, option, booking.pods - placed))
-        # Released without a place, or made anew from the cluster: they will go somewhere.
-        for booking, option, count in homeless:
-            needs = self.needs_of(booking.id) or PodNeeds()
-            fit = place(count, needs, [option], nodes.values())
-            if isinstance(fit, Placement):
-                for name, pods in fit.place.items():
-                    nodes[name].take(needs, option.offers, pods)
-        return nodes
+    def free_nodes(self, books: Books) -> Mapping[str, NodeState]:
+        """What is free now: allocatable less what pods and bookings hold.
 
-    def _hold(
-        self, node: NodeState, booking_id: str, offers: Mapping[str, int], count: int
-    ) -> None:
-        for offer, units in offers.items():
-            node.units[offer] = node.units.get(offer, 0) - units * count
-        pods = self.pods_of(booking_id).values()
-        there = sum(1 for pod in pods if pod.node == node.name and not pod.ended)
-        if count > there:
-            node.take(self.needs_of(booking_id) or PodNeeds(), {}, count - there)
+        The same dictionary each time, brought up to date by what changed since the last call. A
+        node on which anything changed is a new object there, and none is ever changed in place.
+        """
+        self._follow(books)
+        return self._free.nodes
+
+    def take_changes(self, books: Books) -> Changes:
+        """Tell what changed since this was last called; once a round, by whoever plans."""
+        self._follow(books)
+        return self._pending.take()
+
+    def _follow(self, books: Books) -> None:
+        """Take up what changed in the books, and what that leaves free."""
+        changed, touched, pending = books.take_changed(), self._touched, self._pending
+        self._touched = set()
+        if changed is None or len(touched) > _MOST_TOUCHED:
+            stale = {*self._free.counted, *(booking.id for booking in books.holding())}
+            pending.everything = True
+            pending.bookings.clear()
+        else:
+            stale = changed | touched
+        if not pending.everything:
+            pending.bookings |= stale
+        bookings = ((booking_id, books.get(booking_id)) for booking_id in stale)
+        pending.nodes |= self._free.update(self.inventory.nodes, bookings)
 
     def needs_of(self, booking_id: str) -> PodNeeds | None:
         """Read what a booking's pods need of a node; None while its object isn't seen."""
@@ -231,15 +227,21 @@ class Watch:
     def _touch(self, booking_id: str) -> None:
         if booking_id:
             self.dirty.add(booking_id)
+            # Beyond that, it is "all".
+            if len(self._touched) <= _MOST_TOUCHED:
+                self._touched.add(booking_id)
         self.changed.set()
 
     def _on_node_change(self, old: Node | None, new: Node | None) -> None:
         before = self.inventory
+        name = ""
         if new is not None:
-            self.inventory = before.with_node(new)
+            name, self.inventory = new.metadata.name, before.with_node(new)
         elif old is not None:
-            self.inventory = before.without_node(old.metadata.name)
+            name, self.inventory = old.metadata.name, before.without_node(old.metadata.name)
         if self.inventory is not before:
+            self._free.node_changed(name)
+            self._pending.capacity = True
             self.capacity_changed = True
             self.look_at_strangers()
             self.changed.set()
@@ -257,7 +259,7 @@ class Watch:
         if not facts.disruption:
             self.disrupted_pods.pop(key, None)
         if facts.node and not facts.ended:
-            self._on_node[facts.node][key] = facts.needs
+            self._free.pod_came(facts.node, facts.needs)
         if facts.booking:
             self._pods_of[facts.booking][key] = facts
             if facts.disruption:
@@ -274,6 +276,7 @@ class Watch:
             self.changed.set()
         if facts.group:
             self._grouped[facts.group].add(key)
+            self._pending.groups.add(facts.group)
         if facts.stamp and facts.ended:
             self.detached.add((facts.booking, facts.stamp))
 
@@ -287,9 +290,10 @@ class Watch:
         if key in self._unbooked:
             self._unbooked.discard(key)
             self.strangers[facts.uid] = key
-        if facts.node:
-            self._on_node[facts.node].pop(key, None)
+        if facts.node and not facts.ended:
+            self._free.pod_left(facts.node, facts.needs)
         if facts.group:
+            self._pending.groups.add(facts.group)
             members = self._grouped[facts.group]
             members.discard(key)
             if not members:
@@ -362,6 +366,7 @@ class Watch:
     def _on_team_change(self, old: object, new: object) -> None:
         if _means_the_same(old, new):
             return
+        self._pending.teams = True
         if not self._teams_changed:
             self._teams_changed = True
             self.look_at_strangers()
@@ -385,6 +390,9 @@ class Watch:
         self.inventory = Inventory.build(
             self._nodes.store.values(), self.policy, before=self.inventory
         )
+        for name in self.inventory.nodes:
+            self._free.node_changed(name)
+        self._pending.policy = self._pending.capacity = True
         self.capacity_changed = True
         self.look_at_strangers()
         self.changed.set()
