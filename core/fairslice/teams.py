@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from fairslice.team import Team
 from fairslice.v1alpha1.team import QuotaCut
@@ -23,9 +22,8 @@ class TeamConflict:
 class TeamIndex:
     """Teams by namespace; rebuilt whole whenever a team or a namespace's labels change.
 
-    `keepers` are the teams that don't lend all of their guarantee, with what they usually keep in
-    milli-GPU, by pool; `cut_down` those whose work is pushed out when their quota is cut,
-    `budgeted` those that have budgets.
+    `cut_down` are the teams whose work is pushed out when their quota is cut, `budgeted` those
+    that have budgets.
     """
 
     __slots__ = (
@@ -35,7 +33,6 @@ class TeamIndex:
         "budgeted",
         "conflicts",
         "cut_down",
-        "keepers",
     )
 
     def __init__(
@@ -53,9 +50,6 @@ class TeamIndex:
                 if any(each.kept for each in quota.quotas()):
                     keepers[pool].append(team)
         self._keepers: Mapping[str, Sequence[Team]] = dict(keepers)
-        self.keepers: Mapping[str, Sequence[tuple[str, int]]] = {
-            pool: self.kept(pool) for pool in keepers
-        }
         self.budgeted = tuple(team for team in teams.values() if team.budgets)
         self.cut_down = tuple(
             team for team in teams.values() if team.on_quota_cut is QuotaCut.EVICT
@@ -95,7 +89,7 @@ class TeamIndex:
             conflicts,
         )
 
-    def kept(self, pool: str, now: float = inf) -> Sequence[tuple[str, int]]:
+    def kept(self, pool: str, now: float) -> Sequence[tuple[str, int]]:
         """List the teams that don't lend all of their guarantee at a time, and what they keep.
 
         In milli-GPU; Unix seconds.

@@ -203,8 +203,7 @@ class Adopter:
         closed = set()
         if team is not None:
             pools = {offer.pool for offer in self.inventory.offers}
-            lent = {loan.pool for loan in team.loans}
-            closed = {pool for pool in pools - lent if team.quota(pool).limit == 0}
+            closed = {pool for pool in pools if team.most(pool) == 0}
         try:
             return options_for(
                 ask,

@@ -52,7 +52,7 @@ class Rights:
         found = self._teams.named(team)
         if found is None:
             return 0
-        guaranteed = found.quota(pool).guaranteed
+        guaranteed = found.quota(pool, self._now).guaranteed
         if guaranteed and team in self._stops:
             stop = self.stop(team, pool)
             if stop is not None and stop.scavenges:
@@ -64,7 +64,7 @@ class Rights:
 
         None: it is within the team's own guarantee, or enough stays free.
         """
-        keepers = self._teams.keepers.get(pool)
+        keepers = self._teams.kept(pool, self._now)
         capacity = self._capacity.get(pool)
         if not keepers or capacity is None:
             return None

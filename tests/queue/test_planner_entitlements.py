@@ -106,6 +106,40 @@ def test_a_loan_lifts_the_limit_until_its_day_is_over() -> None:
     assert state.plan(NOW + DAY).released == ["a"]
 
 
+# Windows. NOW is 22:13 UTC on a Tuesday.
+
+
+def test_a_window_lifts_limit_and_guarantee_while_it_is_open() -> None:
+    window = {"from": "20:00", "to": "06:00", "limit": "3", "guaranteed": "2"}
+    night = team("cv", pools=[{"pool": "a100", "limit": "1", "windows": [window]}])
+    state = scene([night, team("nlp")])
+    state.wait("a", "b", "c", "d", team="cv", at=NOW - 50)
+    state.wait("n", team="nlp", at=NOW - 500)
+    # Two are within the guarantee that the night gives; the third borrows, and came later.
+    assert state.plan(NOW).released == ["a", "b", "n", "c"]
+    assert state.plan(NOW + DAY / 2).released == ["n", "a"]
+
+
+def test_a_window_that_closes_is_a_cut() -> None:
+    window = {"from": "20:00", "to": "06:00", "limit": "3"}
+    pools = [{"pool": "a100", "limit": "1", "windows": [window]}]
+    for on_cut, pushed in (("Evict", 2), ("Keep", 0)):
+        state = scene([team("cv", pools=pools, onQuotaCut=on_cut, mode={"quota": "Enforce"})])
+        for name in ("a", "b", "c"):
+            state.hold(name, team="cv", work_class="experiment")
+        assert state.plan(NOW).pushed == []
+        assert len(state.plan(NOW + DAY / 2).pushed) == pushed
+
+
+def test_what_is_kept_for_a_team_goes_by_its_windows() -> None:
+    window = {"from": "08:00", "to": "18:00", "lendable": "0"}
+    office = team("nlp", pools=[{"pool": "a100", "guaranteed": "3", "windows": [window]}])
+    state = scene([team("cv"), office])
+    state.wait("b1", "b2", team="cv")
+    assert state.plan(NOW).released == ["b1", "b2"]
+    assert state.plan(NOW + DAY / 2).released == ["b1"]
+
+
 # Budgets.
 
 

@@ -122,6 +122,46 @@ async def test_a_loan_opens_a_pool_that_the_team_does_not_have(cluster: MakeClus
     assert not (await lent.create(job("four"))).allowed
 
 
+# NOW is 08:00 UTC on a Friday.
+NIGHT = {"from": "20:00", "to": "06:00", "limit": "4"}
+
+
+async def test_what_only_the_night_allows_waits_by_day_and_starts_at_night(
+    cluster: MakeCluster,
+) -> None:
+    pools = [{"pool": "a100", "limit": "1", "windows": [NIGHT]}]
+    made = await cluster(seen(TeamStatus(), pools=pools))
+    by_day = await made.create(job("day", pods=3))
+    assert by_day.spec["suspend"]
+    assert any("0 of 1 GPUs in use, 3 asked" in text for text in by_day.warnings)
+    assert "can never run" in (await made.create(job("huge", pods=5))).message
+    later = await cluster(seen(TeamStatus(), pools=pools))
+    later.now = NOW + 13 * 3600
+    assert not (await later.create(job("night", pods=3))).spec["suspend"]
+
+
+async def test_a_pool_that_only_a_window_opens_is_closed_until_then(cluster: MakeCluster) -> None:
+    pools = [{"pool": "a100", "limit": "0", "windows": [NIGHT]}]
+    made = await cluster(seen(TeamStatus(), pools=pools))
+    assert (await made.create(job("day"))).spec["suspend"]
+    shut = await cluster(seen(TeamStatus(), pools=[{"pool": "a100", "limit": "0"}]))
+    assert not (await shut.create(job("never"))).allowed
+
+
+async def test_what_others_keep_by_day_may_be_borrowed_at_night(cluster: MakeCluster) -> None:
+    window = {"from": "20:00", "to": "06:00", "lendable": "3"}
+    kept = [{"pool": "a100", "guaranteed": "3", "lendable": "0", "windows": [window]}]
+    pools = [{"pool": "a100", "guaranteed": "1", "limit": "4"}]
+    statuses = {"nlp": TeamStatus(pools=(PoolStatus(pool="a100", used="1"),))}
+    teams = (team(pools=pools), team("cv", pools=kept))
+    made = await cluster(
+        view(teams=teams, nodes=(a100_node(whole=4, small=0, large=0),), statuses=statuses)
+    )
+    assert not (await made.create(notebook("day"))).allowed
+    made.now = NOW + 13 * 3600
+    assert (await made.create(notebook("night"))).allowed
+
+
 @pytest.mark.parametrize(("mine", "becomes"), [(None, 43_200), (90_000, 43_200), (60, 60)])
 async def test_a_classes_longest_run_is_written_into_jobs(
     cluster: MakeCluster, mine: int | None, becomes: int

@@ -34,7 +34,7 @@ def entitled(view: View, team: Team, request: BookRequest) -> BookRequest:
     for option in request.booking.options:
         stop = stop_for(stops, option.pool, request.now)
         closed = stop.reason if stop is not None and not stop.scavenges else ""
-        closed = closed or _kept(view, team, option, request.booking.pods)
+        closed = closed or _kept(view, team, option, request.booking.pods, request.now)
         if closed:
             why = why or closed
         else:
@@ -55,9 +55,9 @@ def _waiting(view: View, team: Team, request: BookRequest, stops: tuple[Stop, ..
             return msgspec.structs.replace(request, start=False, held_up=stop.reason)
     # Beyond its guarantee the queue looks at what others keep of theirs.
     at_once = {
-        pool: team.quota(pool).guaranteed
+        pool: team.quota(pool, request.now).guaranteed
         for pool in pools
-        if any(name != team.name for name, _ in view.teams.keepers.get(pool, ()))
+        if any(name != team.name for name, _ in view.teams.kept(pool, request.now))
     }
     if not at_once:
         return request
@@ -86,12 +86,12 @@ def _stops(view: View, team: Team, now: float) -> tuple[Stop, ...]:
     return tuple(stop for stop in found if stop.until > now)
 
 
-def _kept(view: View, team: Team, option: Option, pods: int) -> str:
+def _kept(view: View, team: Team, option: Option, pods: int, now: float) -> str:
     """Say why an option may not be borrowed, as far as the teams' status tells."""
     pool, asked = option.pool, option.milli * pods
-    keepers = [(name, milli) for name, milli in view.teams.keepers.get(pool, ())
-               if name != team.name]  # fmt: skip
-    if not keepers or _used(view, [team.name], pool) + asked <= team.quota(pool).guaranteed:
+    keepers = [found for found in view.teams.kept(pool, now) if found[0] != team.name]
+    guaranteed = team.quota(pool, now).guaranteed
+    if not keepers or _used(view, [team.name], pool) + asked <= guaranteed:
         return ""
     kept = sum(max(0, milli - _used(view, [name], pool)) for name, milli in keepers)
     capacity = pool_capacity(view.inventory).get(pool, 0)

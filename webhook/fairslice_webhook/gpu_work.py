@@ -238,14 +238,19 @@ def book_request(
 
 
 def first_possible(request: BookRequest, team: Team, subject: Subject) -> Option:
-    """Pick the option that waiting work is to wait for: the first that could ever be had."""
-    options = request.booking.options
+    """Pick the option that waiting work is to wait for: the first that could be had.
+
+    What could be had today goes before what a window must open for.
+    """
+    options, possible = request.booking.options, list[Option]()
     for option in options:
         alone = msgspec.structs.replace(request.booking, options=(option,))
         trial = msgspec.structs.replace(request, booking=alone)
         if never_fits(trial, team, subject.view.inventory) is None:
-            return option
-    return options[0]
+            if request.limits.pools.get(option.pool) != 0:
+                return option
+            possible.append(option)
+    return (*possible, *options)[0]
 
 
 def is_constrained(spec: PodSpec) -> bool:
@@ -281,7 +286,7 @@ def _closed_pools(subject: Subject, team: Team, offers: Sequence[Offer]) -> froz
     if subject.modes.quota is not Mode.ENFORCE:
         return frozenset()
     now = subject.call.now
-    return frozenset(offer.pool for offer in offers if team.limit(offer.pool, now) == 0)
+    return frozenset(offer.pool for offer in offers if team.most(offer.pool, now) == 0)
 
 
 def _in_service_first(subject: Subject, options: tuple[Option, ...]) -> tuple[Option, ...]:

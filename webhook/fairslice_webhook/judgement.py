@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from fairslice import messages
 from fairslice.booking import Option
 from fairslice.inventory import Inventory
@@ -35,9 +37,11 @@ class Cap:
 def never_fits(request: BookRequest, team: Team, inventory: Inventory) -> str | None:
     """Say why a wish can't come true however long it waits; None if it can.
 
-    Not now is not never: empty autoscaled pools and nodes once seen count as capacity.
+    Not now is not never: empty autoscaled pools and nodes once seen count as capacity, and a
+    pool's limit is what it comes to when a window opens.
     """
     booking = request.booking
+    request = _at_most(request, team)
     first_refusal: str | None = None
     for option in booking.options:
         caps = caps_of(request, option, Held())
@@ -61,6 +65,17 @@ def never_fits(request: BookRequest, team: Team, inventory: Inventory) -> str | 
             )
         first_refusal = first_refusal or refusal
     return first_refusal
+
+
+def _at_most(request: BookRequest, team: Team) -> BookRequest:
+    limits = request.limits
+    pools = {
+        pool: None if limit is None else team.most(pool, request.now)
+        for pool, limit in limits.pools.items()
+    }
+    if pools == limits.pools:
+        return request
+    return msgspec.structs.replace(request, limits=msgspec.structs.replace(limits, pools=pools))
 
 
 def presume(request: BookRequest, held: Held) -> Outcome:
