@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fairslice_queue.ledger import Outcome, Verdict
 from fairslice_webhook.decide import Phase, conclude, decide
 from fairslice_webhook.decision import Answer, Book
-from fairslice_webhook.patching import apply
+from fairslice_webhook.patching import try_out
 from fairslice_webhook.review import decode_review, encode_response
 from fairslice_webhook.view import Call
 
@@ -49,7 +49,7 @@ def steps(reviews: ReviewSet) -> dict[str, Samples]:
         "decode the review": _timed(lambda: decode_review(body)),
         "decide a GPU pod": _timed(lambda: decide(review, seen, call, Phase.MUTATE)),
         "conclude": _timed(lambda: conclude(wish, outcome)),
-        "try the patch": _timed(lambda: apply(answer.ops, review.object)),
+        "try the patch": _timed(lambda: try_out(answer.ops, review.object)),
         "encode the answer": _timed(
             lambda: encode_response(review.uid, allowed=True, patch=answer.ops)
         ),

@@ -1,10 +1,13 @@
 """Patches that the API server would take."""
 
+import json
 from typing import Any
 
+import jsonpatch
+import jsonpointer
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairslice_webhook.patching import (
@@ -12,9 +15,11 @@ from fairslice_webhook.patching import (
     Op,
     add,
     apply,
+    escape,
     map_ops,
     remove,
     remove_items,
+    try_out,
 )
 
 keys = st.sampled_from(["a", "a/b", "a~b", "~1", "x.io/y~/z"])
@@ -59,3 +64,58 @@ def test_a_patch_that_does_not_apply_is_found_out(ops: list[Op]) -> None:
     document: dict[str, Any] = {"spec": {"env": None}, "l": [], "n": 1}
     with pytest.raises(InapplicablePatch):
         apply(ops, msgspec.json.encode(document))
+
+
+# Against the library that knows all of RFC 6902.
+
+names = st.sampled_from(["a", "b", "a/b", "m~n", "0", "1", "-"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@st.composite
+def patches(draw: st.DrawFn) -> tuple[Any, list[Op]]:
+    """Draw a document and operations that mostly lead somewhere in it."""
+    document = draw(st.dictionaries(names, values, max_size=5))
+    ops = []
+    for _ in range(draw(st.integers(0, 6))):
+        here: Any = document
+        steps = []
+        while True:
+            known = (
+                list(here)
+                if isinstance(here, dict)
+                else [str(index) for index in range(len(here) + 1)]
+                if isinstance(here, list)
+                else []
+            )
+            step = draw(st.sampled_from(known) if known and draw(st.booleans()) else names)
+            steps.append(escape(step))
+            try:
+                here = here[int(step) if isinstance(here, list) else step]
+            except (KeyError, IndexError, TypeError, ValueError):
+                break
+            if draw(st.booleans()):
+                break
+        kind = draw(st.sampled_from(["add", "add", "remove", "replace", "test"]))
+        path = "/" + "/".join(steps)
+        ops.append(Op(kind, path) if kind == "remove" else Op(kind, path, draw(values)))
+    return document, ops
+
+
+@settings(max_examples=400)
+@given(patches())
+def test_a_trial_finds_what_the_library_finds(case: tuple[Any, list[Op]]) -> None:
+    document, ops = case
+    before = msgspec.json.encode(ops)
+    try:
+        expected = jsonpatch.apply_patch(document, json.loads(before))
+    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, ValueError):
+        with pytest.raises(InapplicablePatch):
+            try_out(ops, msgspec.json.encode(document))
+    else:
+        assert apply(ops, msgspec.json.encode(document)) == expected
+    assert msgspec.json.encode(ops) == before

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from fairslice import messages
 from fairslice_queue.ledger import Ledger, LedgerUnavailable, Outcome
@@ -23,7 +24,7 @@ from fairslice_webhook.decision import (
     Wish,
 )
 from fairslice_webhook.metrics import WebhookMetrics
-from fairslice_webhook.patching import InapplicablePatch, apply
+from fairslice_webhook.patching import InapplicablePatch, try_out
 from fairslice_webhook.review import Review, decode_review, encode_response
 from fairslice_webhook.view import Call, View
 
@@ -37,11 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 def _fresh_call() -> Call:
-    return Call(
-        now=time.time(),
-        booking="b" + secrets.token_hex(10),
-        pod="p" + secrets.token_hex(10),
-    )
+    ids = secrets.token_hex(20)
+    return Call(now=time.time(), booking="b" + ids[:20], pod="p" + ids[20:])
 
 
 class Admission:
@@ -63,29 +61,58 @@ class Admission:
         self._call = call
         self._newest = newest
 
+    def begin(
+        self, body: bytes, view: View, phase: Phase, within: float
+    ) -> bytes | Coroutine[Any, Any, bytes]:
+        """Answer a review now if that needs no ledger, else say what to await for the answer.
+
+        It then takes so many seconds at most. Raises ReviewError for what is no review.
+        """
+        started = time.perf_counter()
+        review = decode_review(body)
+        decision = decide(review, view, self._call(), phase)
+        if not isinstance(decision, Answer) or (decision.denial and decision.denial.unseen):
+            return self._later(review, view, phase, decision, within, started)
+        return self._final(review, phase, decision, started)
+
     async def answer(self, body: bytes, view: View, phase: Phase, within: float) -> bytes:
         """Answer a review within so many seconds of now.
 
         Raises ReviewError for what is none.
         """
-        started = time.perf_counter()
-        review = decode_review(body)
-        decision = decide(review, view, self._call(), phase)
-        if isinstance(decision, Answer) and decision.denial and decision.denial.unseen:
+        begun = self.begin(body, view, phase, within)
+        return begun if isinstance(begun, bytes) else await begun
+
+    async def _later(
+        self,
+        review: Review,
+        view: View,
+        phase: Phase,
+        decision: Decision,
+        within: float,
+        started: float,
+    ) -> bytes:
+        if isinstance(decision, Answer):
             decision = await self._look_again(review, view, phase, min(within, _UNSEEN_SECONDS))
         if not isinstance(decision, Answer):
             decision = await self._ask(decision, within)
-        answer = self._tried(review, decision)
+        return self._final(review, phase, decision, started)
+
+    def _final(self, review: Review, phase: Phase, answer: Answer, started: float) -> bytes:
+        answer = self._tried(review, answer)
         self._count(review, phase, answer, time.perf_counter() - started)
         denial = answer.denial
+        if denial is None:
+            return encode_response(
+                review.uid, allowed=True, patch=answer.ops, warnings=answer.warnings
+            )
         return encode_response(
             review.uid,
-            allowed=denial is None,
-            patch=answer.ops if denial is None else (),
-            warnings=tuple(answer.warnings),
-            code=denial.code if denial is not None else 0,
-            reason=denial.reason if denial is not None else "",
-            message=denial.message if denial is not None else "",
+            allowed=False,
+            warnings=answer.warnings,
+            code=denial.code,
+            reason=denial.reason,
+            message=denial.message,
         )
 
     async def _look_again(
@@ -154,7 +181,7 @@ class Admission:
         if not answer.ops or answer.denial is not None:
             return answer
         try:
-            apply(answer.ops, review.object)
+            try_out(answer.ops, review.object)
         except InapplicablePatch as error:
             self._metrics.inapplicable.inc()
             _log.error(
@@ -172,8 +199,7 @@ class Admission:
     def _count(self, review: Review, phase: Phase, answer: Answer, seconds: float) -> None:
         outcome = "denied" if answer.denial else "patched" if answer.ops else "allowed"
         metrics = self._metrics
-        metrics.requests.labels(phase.value, review.kind.kind, review.operation, outcome).inc()
-        metrics.duration.labels(phase.value).observe(seconds)
+        metrics.answered(phase.value, review.kind.kind, review.operation, outcome, seconds)
         for record in answer.records:
             metrics.audit.labels(record.feature, record.outcome).inc()
         # A dry run leaves no trace.

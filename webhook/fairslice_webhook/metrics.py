@@ -61,3 +61,20 @@ class WebhookMetrics:
             "1 while the brake keeps fairslice out of the admission path.",
             registry=registry,
         )
+
+        # Looking a child up by its labels costs more than counting.
+        self._answered: dict[tuple[str, str, str, str], Counter] = {}
+        self._taken = {phase: self.duration.labels(phase) for phase in ("mutate", "validate")}
+
+    def answered(self, phase: str, kind: str, operation: str, outcome: str, seconds: float) -> None:
+        """Count a review, answered in so many seconds."""
+        key = (phase, kind, operation, outcome)
+        counter = self._answered.get(key)
+        if counter is None:
+            counter = self._answered[key] = self.requests.labels(*key)
+        counter.inc()
+        self._taken[phase].observe(seconds)
+
+    def failed(self, phase: str) -> None:
+        """Count a request that could not be answered as a review."""
+        self.requests.labels(phase, "", "", "failed").inc()

@@ -1,8 +1,7 @@
 """The webhook over TLS, and its health over plain HTTP.
 
-aiohttp's bare server without routing: there is one resource, and routing costs as much as a
-small decision. After `drain` began every answer closes its connection, since an API server
-keeps using old ones and does not repeat a POST that a closing server cut off.
+After `drain` began every answer closes its connection, since an API server keeps using old ones
+and does not repeat a POST that a closing server cut off.
 """
 
 import asyncio
@@ -14,16 +13,13 @@ from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fairslice.settings import Address
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
 from fairslice_webhook.explain_endpoint import MAX_EXPLAIN_BYTES
+from fairslice_webhook.http_connection import Connections, Request, Response
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.review import MAX_BODY_BYTES, ReviewError
 from fairslice_webhook.view import View
@@ -33,19 +29,21 @@ __all__ = ["HealthServer", "WebhookServer"]
 _log = logging.getLogger(__name__)
 
 _PHASES = {
-    "mutate": Phase.MUTATE,
-    "hide": Phase.MUTATE,
-    "validate": Phase.VALIDATE,
-    "advise": Phase.VALIDATE,
-    "resources": Phase.VALIDATE,
+    b"mutate": Phase.MUTATE,
+    b"hide": Phase.MUTATE,
+    b"validate": Phase.VALIDATE,
+    b"advise": Phase.VALIDATE,
+    b"resources": Phase.VALIDATE,
 }
-_TIMEOUT = re.compile(r"(\d{1,3})s", re.ASCII)
+_TIMEOUT = re.compile(rb"(?:^|&)timeout=(\d{1,3})s(?:&|$)")
 _DEFAULT_SECONDS = 10.0
 # Left for the way back, and for concluding.
 _MARGIN = 0.2
 _SHUTDOWN_SECONDS = 5.0
 _HANDSHAKE_SECONDS = 0.1
+_HANDSHAKE_LIMIT = 10.0
 _LAST_ANSWERS_SECONDS = 2.0
+_SWEEP_SECONDS = 5.0
 _BACKLOG = 1024
 
 
@@ -59,101 +57,107 @@ class WebhookServer:
         metrics: WebhookMetrics,
         secret_path: str,
     ) -> None:
-        self.draining = False
         self._admission = admission
         self._view = view
         self._metrics = metrics
-        self._secret = secret_path.strip("/").encode()
-        self._server: web.Server | None = None
-        self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._secret = f"/{secret_path.strip('/')}".encode()
+        self._connections = Connections(self._respond, MAX_BODY_BYTES)
+        self._server: asyncio.Server | None = None
+        self._sweeping: Task[None] | None = None
 
-    async def start(self, address: Address, tls: ssl.SSLContext) -> Address:
+    @property
+    def draining(self) -> bool:
+        """Say whether every answer is the last of its connection."""
+        return self._connections.closing
+
+    async def start(
+        self, address: Address, tls: ssl.SSLContext, *, shared: bool = False
+    ) -> Address:
         """Listen; return the address, with the port that was chosen for port 0.
 
-        Raises OSError for an address that can't be had.
+        With `shared`, other processes may listen there, too, and get their part of the
+        connections. Raises OSError for an address that can't be had.
         """
-        self._server = web.Server(self._handle, request_factory=_request, access_log=None)
-        self._runner = web.ServerRunner(self._server)
-        await self._runner.setup()
-        self._site = web.TCPSite(
-            self._runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._connections.protocol,
+            address.host,
+            address.port,
+            ssl=tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=_HANDSHAKE_LIMIT,
+            reuse_port=shared or None,
         )
-        await self._site.start()
-        return Address(address.host, self._runner.addresses[0][1])
+        self._sweeping = loop.create_task(self._sweep())
+        return Address(address.host, self._server.sockets[0].getsockname()[1])
 
     async def drain(self, seconds: float) -> None:
         """Go on answering for a while, every answer the last of its connection; then stop."""
-        self.draining = True
+        self._connections.closing = True
         await asyncio.sleep(seconds)
-        if self._site is None or self._server is None:
+        if self._server is None:
             return
-        await self._site.stop()
+        self._server.close()
         # What was accepted last is still shaking hands, and then asks its question.
         deadline = asyncio.get_running_loop().time() + _LAST_ANSWERS_SECONDS
         await asyncio.sleep(_HANDSHAKE_SECONDS)
-        while self._server.connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        while len(self._connections) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_HANDSHAKE_SECONDS)
 
     async def stop(self) -> None:
         """Close all connections."""
-        if self._runner is not None:
-            await asyncio.wait_for(self._runner.cleanup(), _SHUTDOWN_SECONDS)
-            self._server = self._runner = self._site = None
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        server.close()
+        self._connections.abort()
+        await asyncio.wait_for(server.wait_closed(), _SHUTDOWN_SECONDS)
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await self._respond(request)
-        if self.draining:
-            response.force_close()
-        return response
+    async def _sweep(self) -> None:
+        """Give up on clients that send nothing, or never finish."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._connections.drop_stale()
 
-    async def _respond(self, request: web.BaseRequest) -> web.Response:
-        secret, _, last = request.path.strip("/").rpartition("/")
+    def _respond(self, request: Request) -> Response | Awaitable[Response]:
+        path, _, query = request.target.partition(b"?")
+        secret, _, last = path.rstrip(b"/").rpartition(b"/")
         phase = _PHASES.get(last)
-        if phase is None or not compare_digest(secret.encode(), self._secret):
-            return web.Response(status=404)
-        if request.method != "POST":
-            return web.Response(status=405, headers={"Allow": "POST"})
+        if phase is None or not compare_digest(secret, self._secret):
+            return Response.text(404)
+        if request.method != b"POST":
+            return Response.text(405, allow="POST")
         view = self._view()
         if view is None:
-            return web.Response(status=503, text="not ready: the cluster is not known yet")
+            return Response.text(503, "not ready: the cluster is not known yet")
         try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return web.Response(status=413, text=f"more than {MAX_BODY_BYTES} bytes")
-        try:
-            answer = await self._admission.answer(body, view, phase, _within(request))
+            answer = self._admission.begin(request.body, view, phase, _within(query))
         except ReviewError as error:
-            self._metrics.requests.labels(phase.value, "", "", "failed").inc()
-            return web.Response(status=400, text=str(error))
-        except Exception:  # noqa: BLE001 - the boundary of one review: others must go on
-            self._metrics.requests.labels(phase.value, "", "", "failed").inc()
-            _log.exception("a review failed")
-            return web.Response(status=500, text="a review failed; see the webhook's log")
-        return web.Response(body=answer, content_type="application/json")
+            return self._refused(phase, error)
+        except Exception:
+            self._metrics.failed(phase.value)
+            raise
+        return Response.json(answer) if isinstance(answer, bytes) else self._later(answer, phase)
+
+    async def _later(self, answer: Awaitable[bytes], phase: Phase) -> Response:
+        try:
+            return Response.json(await answer)
+        except ReviewError as error:
+            return self._refused(phase, error)
+        except Exception:
+            self._metrics.failed(phase.value)
+            raise
+
+    def _refused(self, phase: Phase, error: ReviewError) -> Response:
+        self._metrics.failed(phase.value)
+        return Response.text(400, str(error))
 
 
-def _request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: RequestHandler,
-    writer: AbstractStreamWriter,
-    task: "Task[None]",
-) -> web.BaseRequest:
-    return web.BaseRequest(
-        message,
-        payload,
-        protocol,
-        writer,
-        task,
-        asyncio.get_running_loop(),
-        client_max_size=MAX_BODY_BYTES,
-    )
-
-
-def _within(request: web.BaseRequest) -> float:
+def _within(query: bytes) -> float:
     """Take the deadline that the API server names in the query."""
-    match = _TIMEOUT.fullmatch(request.query.get("timeout", ""))
+    match = _TIMEOUT.search(query)
     seconds = float(match[1]) if match else _DEFAULT_SECONDS
     return max(0.05, seconds - _MARGIN)
 
