@@ -2,7 +2,7 @@
 
 Read by the webhook and by what the API server evaluates itself, so that both close the same
 channels. Sources: nvidia-container-toolkit, internal/config/image and its NRI plugins;
-containerd/nri, plugins/device-injector, and GKE's of the same name.
+containerd/nri, plugins/device-injector, and GKE's of the same name; cri-o, pkg/annotations.
 """
 
 __all__ = [
@@ -36,7 +36,14 @@ MPS_PREFIX = "CUDA_MPS_"
 RUNTIME_CLASS_PREFIX = "nvidia"
 """Begins the names of runtime classes that a pod without GPUs has no use for."""
 
-INJECTING_PREFIXES = ("cdi.k8s.io/", "nvidia.cdi.k8s.io", "devices.gke.io")
+INJECTING_PREFIXES = (
+    "cdi.k8s.io/",
+    "nvidia.cdi.k8s.io",
+    "devices.gke.io",
+    # CRI-O's own, where a runtime handler allows it.
+    "io.kubernetes.cri-o.Devices",
+    "devices.crio.io",
+)
 """Begin the keys of annotations by which a runtime injects devices."""
 
 INJECTING_DOMAINS = (".nri.io", ".noderesource.dev")

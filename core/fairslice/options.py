@@ -56,7 +56,15 @@ class _Wish:
         """The modes for nvidia.com/gpu, in order; empty for unclassified work."""
         if self.work_class is not None:
             return self.work_class.modes
-        return _MODES_BY_MEMORY if self.declared or self.ask.fraction_milli else ()
+        return _MODES_BY_MEMORY if self.declared or self.only_fractions else ()
+
+    @property
+    def only_fractions(self) -> bool:
+        """Say whether no container asks for nvidia.com/gpu as such, but for parts of one."""
+        asking = self.ask.gpu_containers
+        return self.ask.fraction_milli > 0 and all(
+            item.fraction_milli for item in asking if item.resource and item.resource.name == GPU
+        )
 
 
 _Key = tuple[
@@ -207,7 +215,8 @@ def _unclassified(wish: _Wish, offers: list[Offer], several: bool) -> list[Offer
     """Find what nvidia.com/gpu is today: whole GPUs; on clusters without any, what it names."""
     named = [offer for offer in offers if offer.resource == GPU]
     whole = [offer for offer in named if offer.mode is SharingMode.WHOLE]
-    found = whole or ([] if several else named)
+    # Beside a whole GPU a part of one can't be told apart: it is one as well.
+    found = whole or ([] if several or wish.ask.fraction_milli else named)
     return sorted(found, key=_preference(SharingMode.WHOLE, wish))
 
 
@@ -217,7 +226,7 @@ def _suffices(offer: Offer, wish: _Wish) -> bool:
         return False
     if wish.declared is not None:
         return _has_memory(offer, wish.declared)
-    if wish.floor is None or offer.mode is SharingMode.WHOLE or wish.ask.fraction_milli:
+    if wish.floor is None or offer.mode is SharingMode.WHOLE or wish.only_fractions:
         return True
     if offer.mode is SharingMode.TIMESLICE and not offer.size_gb:
         # Replicas of a whole GPU each see all of its memory: the class asks for a card.

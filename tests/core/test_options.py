@@ -178,6 +178,16 @@ def test_a_fraction_becomes_at_least_that_share_of_a_gpu() -> None:
     assert options[-1].rename == {GPU: GPU}
 
 
+def test_a_whole_gpu_beside_a_fraction_stays_whole() -> None:
+    ask = _ask({GPU: "1"}, {GPU: "125m"}, fractions=True)
+    assert {o.mode for o in _for(ask)} == {"whole"}
+    # Of a class that shares, each has the class's own slice at least.
+    option = _for(ask, "production")[0]
+    assert option.units == {"nvidia.com/mig-2g.20gb": 2}
+    with pytest.raises(NoOption):
+        _for(ask, inventory=Inventory.build([t4_node()], POLICY))
+
+
 def test_two_names_in_one_pod_are_served_by_one_model() -> None:
     options = _for(_ask({GPU: "1"}, {"nvidia.com/mig-1g.10gb": "1"}))
     assert [(o.pool, o.units) for o in options] == [("a100", {GPU: 1, "nvidia.com/mig-1g.10gb": 1})]

@@ -22,6 +22,7 @@ from .scene import (
     a100_node,
     container,
     job,
+    modes,
     node,
     notebook,
     owner,
@@ -277,6 +278,8 @@ LATE = {
     "devices.noderesource.dev/container.main": "- path: /dev/nvidia0",
     "cdi-devices.noderesource.dev": "- nvidia.com/gpu=all",
     "devices.gke.io/container.main": "- path: /dev/nvidia0",
+    "io.kubernetes.cri-o.Devices": "/dev/nvidia0",
+    "devices.crio.io": "/dev/nvidia0",
 }
 
 
@@ -472,4 +475,10 @@ async def test_zero_is_no_gpu_and_its_keys_go(cluster: MakeCluster) -> None:
     body = pod("p", {**container(), "resources": {"limits": {GPU: "0"}, "requests": {GPU: "0"}}})
     done = await place.create(body)
     assert done.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert done.spec["containers"][0]["resources"] == {"limits": {}, "requests": {}}
     assert (await place.ledger.held("nlp")).pools == {}
+    # Where nothing is enforced, and where nobody has a team, it stays.
+    audited = await cluster(view(policy(modes("Audit"))))
+    assert (await audited.mutate(body)).limits() == {GPU: "0"}
+    body["metadata"]["namespace"] = "elsewhere"
+    assert (await place.mutate(body)).limits() == {GPU: "0"}

@@ -90,7 +90,8 @@ def container_breaches(container: Container, hiding: HidingSpec) -> Iterator[str
         if any(name.upper().removeprefix("CAP_") in ("SYS_ADMIN", "ALL") for name in added):
             yield messages.guard_privileged(container.name, "CAP_SYS_ADMIN")
     for mount in container.volume_mounts or ():
-        if _within(_clean(mount.mount_path), _DEVICE_MOUNTS):
+        # The toolkit takes whatever follows, be it after a slash or not.
+        if _clean(mount.mount_path).startswith(_DEVICE_MOUNTS):
             yield messages.guard_device_mount(container.name, mount.mount_path)
     envvar = hiding.device_list_strategy is DeviceListStrategy.ENVVAR
     if hiding.strict_env_from and envvar and sets_devices(container) and holds_gpu(container):
@@ -119,7 +120,3 @@ def annotation_breaches(annotations: Mapping[str, str] | None) -> Iterator[str]:
 def _clean(path: str) -> str:
     # normpath keeps a leading double slash, which Linux takes for a single one.
     return "/" + normpath("/" + path).lstrip("/")
-
-
-def _within(path: str, parent: str) -> bool:
-    return parent == "/" or path == parent or path.startswith(parent + "/")

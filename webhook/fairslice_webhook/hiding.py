@@ -30,6 +30,7 @@ __all__ = [
     "hide_container",
     "hide_pod",
     "holds_gpu",
+    "names_gpu",
 ]
 
 # Beyond this, one new list is smaller than one operation for each entry.
@@ -69,6 +70,16 @@ def holds_gpu(container: Container, given_by_claims: Names[str] = ()) -> bool:
             if _is_device(name) and name not in given_by_claims and not _is_zero(amount):
                 return True
     return False
+
+
+def names_gpu(container: Container) -> bool:
+    """Say whether a container's resources name GPUs at all, if only to ask for none."""
+    resources = container.resources
+    if resources is None:
+        return False
+    return any(map(_is_device, resources.limits or ())) or any(
+        map(_is_device, resources.requests or ())
+    )
 
 
 def _is_device(name: str) -> bool:

@@ -15,7 +15,7 @@ from fairslice.workloads import adapter_for, kinds_above
 from fairslice_webhook.decision import Answer, Attach, Book, Decision, Denial, Peek
 from fairslice_webhook.gpu_work import GpuWork, Refusal, read, takes_devices
 from fairslice_webhook.guards import breaches, sets_devices
-from fairslice_webhook.hiding import containers_of, hide_pod, holds_gpu
+from fairslice_webhook.hiding import containers_of, hide_pod, holds_gpu, names_gpu
 from fairslice_webhook.judgement import never_fits
 from fairslice_webhook.patching import Op
 from fairslice_webhook.pod_edits import (
@@ -53,7 +53,7 @@ def decide_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
         return refused
     base = _base_edits(subject, pod, notes)
     if not gpu:
-        return _settle(pod, None, base, notes)
+        return _without_gpus(subject, pod, base, notes)
     team = subject.team
     if team is None:
         return _without_team(subject, pod, base, notes)
@@ -177,6 +177,18 @@ def _base_edits(subject: Subject, pod: Pod, notes: Notes) -> PodEdits:
     labels: Mapping[str, str | None] = foreign_stamps(pod.metadata.labels)
     gate = False if is_gated(pod.spec) else None
     return PodEdits(hide=hide, annotations=annotations, labels=labels, gate=gate)
+
+
+def _without_gpus(subject: Subject, pod: Pod, base: PodEdits, notes: Notes) -> Answer:
+    """Drop requests for zero GPUs, which some kubelets refuse to start."""
+    named = any(names_gpu(container) for _, container in containers_of(pod.spec))
+    if not named or subject.team is None or not subject.work_enforced:
+        return _settle(pod, None, base, notes)
+    try:
+        ask = read(subject, pod.spec, None)
+    except Refusal:
+        return _settle(pod, None, base, notes)
+    return _settle(pod, ask, replace(base, drop_zero_keys=True), notes)
 
 
 def _without_team(subject: Subject, pod: Pod, base: PodEdits, notes: Notes) -> Answer:
