@@ -17,7 +17,10 @@ __all__ = [
     "HOLD",
     "LABEL_MANAGED",
     "MANIFEST",
+    "MARKED",
+    "MARKS_TOLD",
     "ORDER",
+    "PIN",
     "POD_GROUP",
     "POD_GROUP_SIZE",
     "POD_STAMP",
@@ -29,6 +32,7 @@ __all__ = [
     "STATE",
     "STATUS",
     "SYSTEM",
+    "URGENT",
     "USER",
     "USER_PREFIX",
 ]
@@ -46,6 +50,8 @@ POD_GROUP = "fairslice.io/pod-group"
 POD_GROUP_SIZE = "fairslice.io/pod-group-size"
 HOLD = "fairslice.io/hold"
 ORDER = "fairslice.io/order"  # a team's own order: a whole number, smaller goes first
+PIN = "fairslice.io/pin"  # "true": first of its team's line
+URGENT = "fairslice.io/urgent"  # "true": before all but production, for one of its team's tokens
 
 GATE = "fairslice.io/queued"  # scheduling gate of a pod in the queue
 
@@ -61,6 +67,8 @@ DISRUPTED = SYSTEM + "disrupted"  # on a stored manifest: why its object went
 MANIFEST = SYSTEM + "manifest"  # on a PodTemplate: the object to create again
 QUEUED_AT = SYSTEM + "queued-at"  # RFC 3339, first time in line
 ASSIGNMENT = SYSTEM + "assignment"  # JSON of an Assignment, on pods and pod templates
+MARKED = SYSTEM + "marked"  # JSON: who wrote order, pin and urgent
+MARKS_TOLD = SYSTEM + "marks"  # one line for people: which of these count
 STATUS = SYSTEM + "status"  # one line for people: state, reason, position
 PREEMPTION = SYSTEM + "preemption"  # notice to a victim: when, by whom, why
 RESTARTS = SYSTEM + "restarts"

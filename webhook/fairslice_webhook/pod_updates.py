@@ -8,6 +8,7 @@ from fairslice.v1alpha1.scalars import Mode
 from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.guards import annotation_breaches, container_breaches
 from fairslice_webhook.hiding import containers_of, hide_container
+from fairslice_webhook.lead_marks import mark_words, marked
 from fairslice_webhook.patching import Op, escape, map_ops, remove
 from fairslice_webhook.pod_edits import is_gated, read_assignment
 from fairslice_webhook.review import Review
@@ -35,6 +36,9 @@ def decide_pod_update(review: Review, new: Pod, old: Pod, view: View, call: Call
     annotations, labels = restored(new.metadata, old.metadata)
     warnings = [messages.stamps_kept()] if annotations or labels else []
     managed = stamps.BOOKING in (old.metadata.annotations or {})
+    if managed:
+        annotations |= marked(subject, old.metadata)
+        warnings += mark_words(subject, old.metadata)
     if managed and (kept := class_kept(new.metadata, old.metadata)):
         labels = {**labels, **kept}
         warnings.append(messages.class_kept("pod"))

@@ -1,6 +1,7 @@
 """Whose object is under review: its team, its maker, its stamps, and what is said about it."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -8,6 +9,7 @@ import msgspec
 
 from fairslice import messages, stamps
 from fairslice.kube.objects import ObjectMeta, OwnerReference
+from fairslice.lead_marks import author_stamp
 from fairslice.policy import Modes, Team
 from fairslice.rollouts import rollout_of
 from fairslice.v1alpha1.scalars import Mode
@@ -119,7 +121,14 @@ class Subject:
             groups = msgspec.json.encode(self.review.user_info.groups).decode()
         else:
             groups = None
-        return {stamps.USER: self.user, stamps.GROUPS: groups}
+        return {stamps.USER: self.user, stamps.GROUPS: groups, stamps.MARKED: self.marked()}
+
+    def marked(self, old: Mapping[str, str] | None = None) -> str | None:
+        """The stamp that says who wrote the lead's marks; `old` are the annotations before."""
+        new = self.meta.annotations
+        if self.own:
+            return (new or {}).get(stamps.MARKED)
+        return author_stamp(new, old, self.review.user, self.review.user_info.groups)
 
     @property
     def booking_id(self) -> str:

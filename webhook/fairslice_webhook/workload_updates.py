@@ -16,6 +16,7 @@ from fairslice.workloads import Adapter, WorkloadError
 from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.gpu_work import Refusal, read
 from fairslice_webhook.job_policies import deadline_ops
+from fairslice_webhook.lead_marks import mark_words, marked
 from fairslice_webhook.patching import Op, map_ops
 from fairslice_webhook.pod_updates import class_kept, restored
 from fairslice_webhook.review import Review
@@ -41,6 +42,9 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
         return Answer()
     annotations, labels = restored(new.meta, old.meta)
     warnings = [messages.stamps_kept()] if annotations or labels else []
+    if old.managed:
+        annotations |= marked(subject, old.meta)
+        warnings += mark_words(subject, old.meta)
     suspend: bool | None = None
     kind = adapter.kind.kind
     if old.managed and subject.books:

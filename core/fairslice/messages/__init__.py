@@ -7,6 +7,7 @@ are here as well.
 from fairslice.messages.asks import *  # noqa: F403
 from fairslice.messages.denials import *  # noqa: F403
 from fairslice.messages.guards import *  # noqa: F403
+from fairslice.messages.marks import *  # noqa: F403
 from fairslice.messages.order import *  # noqa: F403
 from fairslice.messages.preemption import *  # noqa: F403
 from fairslice.messages.reasons import *  # noqa: F403

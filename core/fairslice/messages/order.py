@@ -11,6 +11,7 @@ __all__ = [
     "order_scavenges",
     "order_share",
     "order_time",
+    "order_urgent",
 ]
 
 
@@ -52,3 +53,8 @@ def order_share(first: float, second: float) -> str:
 def order_time(seconds: float) -> str:
     """Explain an order: the first came earlier."""
     return line(f"has been in line {seconds:.0f} s longer")
+
+
+def order_urgent() -> str:
+    """Explain an order: the first was marked as urgent by its team's lead."""
+    return line("was marked as urgent by its team's lead")

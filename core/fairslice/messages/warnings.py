@@ -13,6 +13,7 @@ __all__ = [
     "explain_nothing",
     "explain_room",
     "held_by_user",
+    "mark_checked",
     "max_runtime_set",
     "pool_unknown",
     "pools_gone",
@@ -64,6 +65,14 @@ def explain_room() -> str:
 def held_by_user(kind: str) -> str:
     """Warn: a workload that its user suspended is out of the queue."""
     return line(f"this {kind} is suspended by you and holds no place in line: resume it to queue")
+
+
+def mark_checked(marks: str, team: str) -> str:
+    """Warn: an annotation was written that only counts from a team's lead."""
+    return line(
+        f"{marks} count from those who may update teams/line of team {team}: the queue says in "
+        f"system.fairslice.io/marks what counts"
+    )
 
 
 def max_runtime_set(kind: str, work_class: str, limit: int) -> str:
