@@ -81,6 +81,10 @@ _OPTIONS = {
     "health-listen": _option(
         "health-listen", "Where the webhook's health and metrics are  [default: 127.0.0.1:8081]"
     ),
+    "hide-by": _option(
+        "hide-by",
+        "auto, or webhook: not by the API server, though it could (1.36 on)  [default: auto]",
+    ),
     "data-dir": _option("data-dir", "Where files are kept  [default: .fairslice]"),
     "log-level": _option(
         "log-level", "debug, info, warning or error  [default: info; sandbox: warning]"
@@ -95,6 +99,7 @@ _SERVING = (
     "advertise",
     "status-listen",
     "health-listen",
+    "hide-by",
     "data-dir",
 )
 

@@ -11,7 +11,15 @@ from urllib.parse import urlsplit, urlunsplit
 from fairslice.redis_setting import RedisSetting, RedisSettingError
 from fairslice.v1alpha1.scalars import Mode
 
-__all__ = ["Address", "LogFormat", "LogLevel", "Settings", "SettingsError", "hide_password"]
+__all__ = [
+    "Address",
+    "HideBy",
+    "LogFormat",
+    "LogLevel",
+    "Settings",
+    "SettingsError",
+    "hide_password",
+]
 
 PREFIX = "FAIRSLICE_"
 
@@ -35,6 +43,13 @@ class LogFormat(StrEnum):
     AUTO = "auto"
     PLAIN = "plain"
     JSON = "json"
+
+
+class HideBy(StrEnum):
+    """Who hides GPUs from pods without: `auto` is the API server where it can, else the webhook."""
+
+    AUTO = "auto"
+    WEBHOOK = "webhook"
 
 
 class Address(NamedTuple):
@@ -69,7 +84,8 @@ class Settings:
 
     `kubeconfig` None means in-cluster if there is a cluster around, else kubectl's own default.
     `redis_url` None means an embedded server under `data_dir`. `advertise` is the base URL that
-    the API server is told; None registers the in-cluster Service instead. `mode` sets every
+    the API server is told; None registers the in-cluster Service instead. `hide_by` keeps API
+    servers that could (Kubernetes 1.36 and newer) from hiding GPUs by themselves. `mode` sets every
     feature of the policy at install (`--mode enforce` for a trial); None leaves the policy as
     it is.
     """
@@ -86,6 +102,7 @@ class Settings:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.AUTO
     mode: Mode | None = None
+    hide_by: HideBy = HideBy.AUTO
 
     @classmethod
     def load(
@@ -163,4 +180,5 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "log_level": _one_of(LogLevel),
     "log_format": _one_of(LogFormat),
     "mode": _one_of(Mode),
+    "hide_by": _one_of(HideBy),
 }

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from fairslice import log
-from fairslice.settings import Address, LogFormat, LogLevel, Settings, SettingsError, hide_password
+from fairslice.settings import (
+    Address,
+    HideBy,
+    LogFormat,
+    LogLevel,
+    Settings,
+    SettingsError,
+    hide_password,
+)
 from fairslice.v1alpha1.scalars import Mode
 
 
@@ -27,6 +35,13 @@ def test_options_win_over_variables_and_those_over_defaults() -> None:
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="FAIRSLICE_LISTEN"):
         Settings.load({"FAIRSLICE_LISTEN": text})
+
+
+def test_who_hides_is_one_of_two() -> None:
+    assert Settings.load({}).hide_by is HideBy.AUTO
+    assert Settings.load({"FAIRSLICE_HIDE_BY": "webhook"}).hide_by is HideBy.WEBHOOK
+    with pytest.raises(SettingsError, match="--hide-by: 'both' is not one of auto, webhook"):
+        Settings.load({}, {"hide_by": "both"})
 
 
 def test_the_redis_password_is_in_no_repr() -> None:

@@ -1,6 +1,7 @@
 """The registration follows the brake and the policy, and nobody's hand is overruled."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,10 @@ from fairslice.brake import Brake, brake, release
 from fairslice.device_claims import Devices
 from fairslice.install import install
 from fairslice.kube.client import KubeClient
+from fairslice.policy import Policy
 from fairslice.registration import is_registered, withdraw
-from fairslice.webhook_configuration import Target
+from fairslice.settings import HideBy
+from fairslice.webhook_configuration import PlainPods, Target
 from fairslice_webhook.registrar import Registrar
 from fairslice_webhook.view import View
 
@@ -30,6 +33,7 @@ class Replica:
     view: View = field(default_factory=view)
     ready: bool = True
     times: int = 0
+    hide_by: HideBy = HideBy.AUTO
 
     def __post_init__(self) -> None:
         self.registrar = Registrar(
@@ -39,6 +43,7 @@ class Replica:
             view=lambda: self.view,
             is_ready=lambda: self.ready,
             registered=self._registered,
+            hide_by=self.hide_by,
         )
 
     async def _registered(self) -> None:
@@ -75,6 +80,9 @@ async def running(replica: Replica) -> AsyncIterator[Replica]:
 async def stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+_CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairslice"
 
 
 async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 8.0) -> None:
@@ -157,14 +165,57 @@ async def test_a_change_of_hiding_is_registered(running: Replica, admin: KubeCli
 async def test_a_name_that_comes_to_stand_for_gpus_is_registered(
     running: Replica, admin: KubeClient
 ) -> None:
-    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairslice"
-
     async def told() -> bool:
-        return b"'example.com/gpu'" in (await admin.get(path)).replace(b'\\"', b"'")
+        return b"'example.com/gpu'" in (await admin.get(_CONFIGURATION)).replace(b'\\"', b"'")
 
     assert not await told()
     names = {"example.com/gpu": "nvidia.com/gpu", "nvidia.com/gpu": "nvidia.com/gpu"}
     running.view = view(devices=Devices(known=True, names=names))
     await eventually(told)
     # The well-known ones are matched by their prefix.
-    assert b'k in [\\"example.com/gpu\\"]' in await admin.get(path)
+    assert b'k in [\\"example.com/gpu\\"]' in await admin.get(_CONFIGURATION)
+
+
+async def test_namespaces_that_are_exempt_as_a_whole_are_never_sent(
+    running: Replica, admin: KubeClient
+) -> None:
+    async def unsent() -> set[str]:
+        entries = json.loads(await admin.get(_CONFIGURATION))["webhooks"]
+        found = [
+            set(expression["values"])
+            for entry in entries
+            for expression in entry["namespaceSelector"]["matchExpressions"]
+        ]
+        assert all(each == found[0] for each in found)
+        return found[0] - {"kube-system", "kube-node-lease", "fairslice-system"}
+
+    assert await unsent() == {"gpu-operator"}  # the policy's default
+    running.view = view(
+        policy(
+            exempt=[
+                {"namespace": "storage", "serviceAccounts": ["*"]},
+                {"namespace": "lab", "serviceAccounts": ["probe"]},
+            ]
+        )
+    )
+
+    async def told() -> bool:
+        return await unsent() == {"storage"}
+
+    await eventually(told)
+
+
+@pytest.mark.parametrize("hide_by", HideBy)
+async def test_who_hides_plain_pods_can_be_set(
+    admin: KubeClient, monkeypatch: pytest.MonkeyPatch, hide_by: HideBy
+) -> None:
+    asked: list[Policy | None] = []
+
+    async def register(_: KubeClient, __: Target, hidden_by: Policy | None) -> PlainPods:
+        asked.append(hidden_by)
+        return PlainPods.SENT
+
+    monkeypatch.setattr("fairslice_webhook.registrar.register", register)
+    replica = Replica(admin, Brake(admin, "fairslice-system"), hide_by=hide_by)
+    await replica.registrar.come_up()
+    assert (asked == [None]) is (hide_by is HideBy.WEBHOOK)

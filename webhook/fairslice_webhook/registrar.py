@@ -10,6 +10,7 @@ from fairslice.kube.client import KubeClient
 from fairslice.kube.errors import ApiError
 from fairslice.match_conditions import names_beyond_prefixes
 from fairslice.registration import hides_everywhere, is_registered, register, withdraw
+from fairslice.settings import HideBy
 from fairslice.webhook_configuration import Target
 from fairslice_webhook.view import View
 
@@ -23,27 +24,32 @@ _RETRY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """All that the registration takes from policy, teams and DeviceClasses."""
+    """All that the registration takes from policy, teams and DeviceClasses.
+
+    `excluded` are the namespaces where every ServiceAccount is exempt: nothing of theirs is sent.
+    """
 
     everywhere: bool
     resources: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     exempt: frozenset[tuple[str, frozenset[str]]] = frozenset()
     extra_env: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, view: View) -> "_Shape":
         policy, resources = view.policy, names_beyond_prefixes(view.devices.names)
+        excluded = tuple(sorted(name for name, who in policy.exempt.items() if "*" in who))
         if not hides_everywhere(policy, view.teams.teams):
-            return cls(everywhere=False, resources=resources)
+            return cls(False, resources, excluded)
         exempt = frozenset(policy.exempt.items())
-        return cls(True, resources, exempt, frozenset(policy.hiding.extra_env))
+        return cls(True, resources, excluded, exempt, frozenset(policy.hiding.extra_env))
 
 
 class Registrar:
     """Registers this replica's webhook; run it as a task in every replica once it answers.
 
-    `target` and `view` give the newest, `is_ready` says whether an answer could be given, and
-    `registered` is awaited after each registration.
+    `target` and `view` give the newest, `is_ready` says whether an answer could be given,
+    `registered` is awaited after each registration, and `hide_by` says who hides plain pods.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class Registrar:
         view: Callable[[], View | None],
         is_ready: Callable[[], bool],
         registered: Callable[[], Awaitable[None]],
+        hide_by: HideBy = HideBy.AUTO,
     ) -> None:
         self._client = client
         self._brake = brake
@@ -62,6 +69,7 @@ class Registrar:
         self._view = view
         self._is_ready = is_ready
         self._registered = registered
+        self._in_process = hide_by is HideBy.AUTO
         self._in_force: _Shape | None = None
         self._withdrawn = False
 
@@ -108,8 +116,8 @@ class Registrar:
         view = self._view()
         assert view is not None
         shape = _Shape.of(view)
-        hidden_by = view.policy if shape.everywhere else None
-        target = replace(self._target(), resources=shape.resources)
+        hidden_by = view.policy if shape.everywhere and self._in_process else None
+        target = replace(self._target(), resources=shape.resources, excluded=shape.excluded)
         plain_pods = await register(self._client, target, hidden_by)
         self._in_force, self._withdrawn = shape, False
         _log.info("webhook registered; pods without GPUs: %s", plain_pods)

@@ -150,6 +150,7 @@ class _Webhook:
             view=lambda: self._views.view,
             is_ready=lambda: not self._problems(),
             registered=self._rotator.look,
+            hide_by=self._settings.hide_by,
         )
         await registrar.come_up()
         await registrar.run()
