@@ -1,4 +1,8 @@
-"""CEL for match conditions and schema rules: compiled once, kept by text."""
+"""CEL for match conditions and schema rules: compiled once, kept by text.
+
+Of Kubernetes' own additions to the language there is `sum`. Source: k8s.io/apiserver,
+pkg/cel/library/lists.go.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +16,12 @@ __all__ = ["CelError", "compiles", "evaluate"]
 _VARIABLES = ("object", "oldObject", "request", "namespaceObject", "authorizer", "self", "oldSelf")
 
 
+_SUM = cel.FunctionDecl(
+    "sum",
+    [cel.Overload("list_int_sum_int", cel.Type.INT, [cel.Type.LIST], is_member=True, impl=sum)],
+)
+
+
 class CelError(Exception):
     """An expression that doesn't compile, or failed on its input."""
 
@@ -21,6 +31,7 @@ def _environment() -> Any:
     return cel.NewEnv(
         variables=dict.fromkeys(_VARIABLES, cel.Type.DYN),
         extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+        functions=[_SUM],
     )
 
 
