@@ -1,6 +1,6 @@
 """What a cluster's nodes offer: kinds of share, how many, where."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -158,6 +158,14 @@ class Inventory:
     def advertises(self, resource: str) -> bool:
         """Say whether a node offers a resource, now or before."""
         return any(offer.resource == resource for offer in self.offers)
+
+    def on_one_node(self, offers: Collection[str]) -> bool:
+        """Say whether some node, present or seen before, offers all of these, by key."""
+        found: dict[str, set[str]] = {}
+        for facts, offer in self._showing():
+            if offer.key in offers:
+                found.setdefault(facts.name, set()).add(offer.key)
+        return any(len(keys) == len(offers) for keys in found.values())
 
     def _list_models(self, spec: PodSpec, required: NodeSelector | None) -> tuple[Offer, ...]:
         by_model: dict[tuple[str, str], list[NodeFacts]] = {}

@@ -145,7 +145,7 @@ def _options(
     if not options:
         asked = " + ".join(ask.units)
         why = "no single node offers them together"
-        raise NoOption(messages.option_missing(asked, why, offered_names(open_offers)))
+        raise NoOption(messages.option_missing("", asked, why, offered_names(open_offers)))
     return tuple(_with_devices(option, ask.needs) for option in options) if ask.needs else options
 
 
@@ -158,7 +158,8 @@ def _by_claims_alone(
         why = "no node with GPUs allows this pod"
         if offers:
             why = "the team's limit is 0 in every pool that could serve it"
-        raise NoOption(messages.option_missing(f"claims for {asked}", why, offered_names(offers)))
+        asked = f"claims for {asked}"
+        raise NoOption(messages.option_missing("", asked, why, offered_names(offers)))
     found = sorted(open_offers, key=_preference(SharingMode.WHOLE, wish))
     options = [
         Option(
@@ -311,7 +312,7 @@ def _preference(mode: SharingMode, wish: _Wish) -> Callable[[Offer], tuple[int |
 
 
 def _combine(ask: PodAsk, lists: dict[str, list[Offer]]) -> list[Option]:
-    """Make options; where several names are asked, of one model of one pool each."""
+    """Make options; where several names are asked, of one product of one pool each."""
     if len(lists) == 1:
         ((name, found),) = lists.items()
         return [_option(ask, {name: offer}) for offer in found]
@@ -321,9 +322,7 @@ def _combine(ask: PodAsk, lists: dict[str, list[Offer]]) -> list[Option]:
         chosen = {first: offer}
         for name in rest:
             for other in lists[name]:
-                if other.pool == offer.pool and model_name(other.product) == model_name(
-                    offer.product
-                ):
+                if (other.pool, other.product) == (offer.pool, offer.product):
                     chosen[name] = other
                     break
         if len(chosen) == len(lists):
@@ -372,7 +371,10 @@ def _join(offers: tuple[Offer, ...]) -> tuple[NodeRequirement, ...]:
 
 def _no_option(wish: _Wish, name: str, offers: Sequence[Offer], open_offers: list[Offer]) -> str:
     ask = wish.ask
-    count = ask.most_in_one_container
+    # Of all that ask for it, the one that asks for most of it.
+    asking = [item for item in ask.gpu_containers if item.resource and item.resource.name == name]
+    most = max(asking, key=lambda item: item.count, default=None)
+    container, count = (most.name, most.count) if most is not None else ("", 1)
     asked = f"{count} × {name}" if count > 1 else name
     if ask.memory is not None:
         asked += f" with {ask.memory.text} of memory"
@@ -380,7 +382,7 @@ def _no_option(wish: _Wish, name: str, offers: Sequence[Offer], open_offers: lis
         asked += f": {ask.fraction_milli / 1000:g}"
     if offers and not open_offers:
         why = "the team's limit is 0 in every pool that could serve it"
-        return messages.option_missing(asked, why, offered_names(offers))
+        return messages.option_missing(container, asked, why, offered_names(offers))
     given = f"class {wish.work_class.name}" if wish.work_class is not None else "no class"
     modes = ", ".join(wish.modes) or "whole GPUs"
     if name != GPU:
@@ -399,4 +401,4 @@ def _no_option(wish: _Wish, name: str, offers: Sequence[Offer], open_offers: lis
         why = f"nothing with {wish.floor.text} for {given} ({modes})"
     else:
         why = f"nothing for {given} ({modes})"
-    return messages.option_missing(asked, why, offered_names(open_offers))
+    return messages.option_missing(container, asked, why, offered_names(open_offers))

@@ -7,6 +7,7 @@ import pytest
 from .conftest import MakeCluster
 from .scene import (
     GPU,
+    SLICE_10,
     T4_SHARED,
     Cluster,
     a100_node,
@@ -107,6 +108,19 @@ async def test_a_slice_is_one_gpu_to_a_process_however_large(cluster: MakeCluste
     body = notebook()
     body["spec"]["containers"][0]["env"] = [{"name": "NPROC_PER_NODE", "value": "2"}]
     assert any("NPROC_PER_NODE 2" in text for text in await told(place, body))
+
+
+async def test_several_slices_of_one_container_are_told(cluster: MakeCluster) -> None:
+    place = await cluster()
+    body = pod("p", container(gpus=2, resource=SLICE_10), labels=TRAINING)
+    assert any("a process sees one MIG slice" in text for text in await told(place, body))
+    one_each = pod(
+        "q",
+        container("a", gpus=1, resource=SLICE_10),
+        container("b", gpus=1, resource=SLICE_10),
+        labels=TRAINING,
+    )
+    assert await told(place, one_each) == []
 
 
 @pytest.mark.parametrize(

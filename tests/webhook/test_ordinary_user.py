@@ -12,11 +12,13 @@ from fairslice_webhook.guards import container_breaches, sets_devices
 
 from .conftest import MakeCluster
 from .scene import (
+    A100,
     GPU,
     JOB_CONTROLLER,
     QUEUE,
     RS_CONTROLLER,
     SLICE_10,
+    T4_SHARED,
     Cluster,
     Verdict,
     a100_node,
@@ -447,27 +449,49 @@ def test_guards_of_a_container_are_silent_about_plain_ones() -> None:
 # Requests that people get wrong.
 
 
-@pytest.mark.parametrize(
-    ("resources", "words"),
-    [
-        ({"limits": {GPU: "1", SLICE_10: "1"}}, ("main", GPU, SLICE_10)),
-        ({"limits": {"nvidia.com/mig-1g.12gb": "1"}}, ("mig-1g.12gb", "mig-1g.10gb")),
-        ({"limits": {"nvidia.com/mig-1g10gb": "1"}}, ("main", "mig-1g10gb")),
-        ({"limits": {GPU: "-2"}}, ("main", "-2")),
-        ({"limits": {GPU: "two"}}, ("main", "'two'")),
-        ({"limits": {"nvidia.com/gpu.shared": "2"}}, ("main", "2", "whole GPUs")),
-        ({"limits": {GPU: "2"}, "requests": {GPU: "1"}}, ("main", "2", "1")),
-    ],
-)
-async def test_what_can_not_be_meant_is_told_with_what_exists(
+WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"limits": {GPU: "1", SLICE_10: "1"}}, (GPU, SLICE_10)),
+    ({"limits": {"nvidia.com/mig-1g.12gb": "1"}}, ("mig-1g.12gb", "no node advertises it")),
+    ({"limits": {"nvidia.com/mig-1g10gb": "1"}}, ("mig-1g10gb",)),
+    ({"limits": {GPU: "-2"}}, ("-2",)),
+    ({"limits": {GPU: "two"}}, ("'two'",)),
+    ({"limits": {GPU: "1500m"}}, ("1.5",)),
+    ({"limits": {"nvidia.com/gpu.shared": "2"}}, ("2", "whole GPUs")),
+    ({"limits": {GPU: "2"}, "requests": {GPU: "1"}}, ("limit 2", "request 1")),
+    ({"requests": {GPU: "1"}}, ("nvidia.com/gpu: 1", "limit")),
+]
+
+
+@pytest.mark.parametrize(("resources", "words"), WRONG)
+async def test_what_can_not_be_meant_is_told_with_container_value_and_what_exists(
     cluster: MakeCluster, resources: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    place = await cluster(view(nodes=(node("s", {}, {"nvidia.com/gpu.shared": 4}), *NODES)))
-    body = pod("p", {**container(), "resources": resources}, labels=TRAINING)
-    refused = await place.mutate(body)
-    assert refused.code == 422
-    for word in words:
+    nodes = (node("s", {}, {"nvidia.com/gpu.shared": 4}), *NODES)
+    place = await cluster(view(nodes=nodes))
+    body = pod("p", {**container("trainer"), "resources": resources}, labels=TRAINING)
+    of_job = job(template={"metadata": {}, "spec": body["spec"]})
+    for obj in (body, of_job):
+        refused = await place.mutate(obj)
+        assert refused.code == 422
+        for word in ("container trainer", *words, "this cluster has", "mig-1g.10gb (A100"):
+            assert word in refused.message
+
+
+async def test_several_replicas_by_a_common_name_are_refused_alike(cluster: MakeCluster) -> None:
+    teams = (team(pools=[{"pool": "t4", "limit": "4"}]),)
+    place = await cluster(view(teams=teams, nodes=(node("t", T4_SHARED, {GPU: 4}),)))
+    refused = await place.mutate(pod("p", container("trainer", gpus=2)))
+    for word in ("container trainer", "2 × nvidia.com/gpu", "gpu (Tesla-T4 1/4)"):
         assert word in refused.message
+
+
+async def test_names_that_no_single_node_offers_together_are_refused(cluster: MakeCluster) -> None:
+    apart = (node("w", A100, {GPU: 8}), node("s", A100, {SLICE_10: 7}))
+    body = pod("p", container("a", gpus=1), container("b", gpus=1, resource=SLICE_10))
+    place = await cluster(view(nodes=apart))
+    assert "no single node offers them together" in (await place.mutate(body)).message
+    place = await cluster(view(nodes=(*apart, node("both", A100, {GPU: 1, SLICE_10: 7}))))
+    assert (await place.create(body)).allowed
 
 
 async def test_zero_is_no_gpu_and_its_keys_go(cluster: MakeCluster) -> None:

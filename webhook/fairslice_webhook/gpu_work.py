@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fairslice import messages
 from fairslice.booking import Booking, Option, Ref, State
 from fairslice.classify import ClassError, classify
 from fairslice.devices import Offer
 from fairslice.kube.objects import PodSpec
-from fairslice.options import NoOption, options_for
+from fairslice.options import NoOption, offered_names, options_for
 from fairslice.pod_groups import group_of, is_pod_group
 from fairslice.policy import Team, WorkClass
 from fairslice.requests import AskError, PodAsk, UnseenError, by_claims, read_pod
@@ -81,8 +82,10 @@ def read(subject: Subject, spec: PodSpec, annotations: Mapping[str, str] | None)
             devices=view.devices,
         )
     except AskError as error:
-        unseen = isinstance(error, UnseenError)
-        raise Refusal(str(error), 422, "Invalid", unseen=unseen) from None
+        unseen, text = isinstance(error, UnseenError), str(error)
+        if error.resource:
+            text = messages.ask_refused(text, offered_names(view.inventory.offers))
+        raise Refusal(text, 422, "Invalid", unseen=unseen) from None
     return by_claims(ask, view.given_by_claims) if view.devices.names and ask.units else ask
 
 
@@ -134,6 +137,7 @@ def assess(
             ideal = options_for(ask, found.work_class, offers, view.policy, closed_pools=closed)
         except NoOption:
             ideal = ()
+        ideal = _placeable(view, ideal)
     enforced = mode is Mode.ENFORCE
     try:
         options = options_for(
@@ -145,12 +149,17 @@ def assess(
         )
     except NoOption as error:
         raise Refusal(str(error), 422, "Invalid") from None
+    placeable = _placeable(view, options)
+    if not placeable:
+        asked, why = " + ".join(ask.units), "no single node offers them together"
+        text = messages.option_missing("", asked, why, offered_names(offers))
+        raise Refusal(text, 422, "Invalid")
     return GpuWork(
         ask,
         found.work_class,
         found.source,
-        _in_service_first(subject, options),
-        _in_service_first(subject, ideal or options),
+        _in_service_first(subject, placeable),
+        _in_service_first(subject, ideal or placeable),
     )
 
 
@@ -280,6 +289,14 @@ def _offers(subject: Subject, ask: PodAsk, spec: PodSpec) -> Sequence[Offer]:
     if spec.node_selector or spec.affinity is not None:
         return inventory.offers_for(spec)
     return inventory.offers
+
+
+def _placeable(view: View, options: tuple[Option, ...]) -> tuple[Option, ...]:
+    """Leave out what no single node has all of: the shares of one pod lie on one node."""
+    if all(len(option.units) < 2 for option in options):
+        return options
+    together = view.inventory.on_one_node
+    return tuple(item for item in options if len(item.units) < 2 or together(item.offers))
 
 
 def _closed_pools(subject: Subject, team: Team, offers: Sequence[Offer]) -> frozenset[str]:

@@ -47,6 +47,8 @@ def lints(spec: PodSpec, ask: PodAsk, option: Option) -> Iterator[str]:
         if visible is not None and _breaks(visible, held):
             yield messages.lint_visible_devices(container.name, visible, held)
         yield from _processes(container.name, text, env, held)
+        if item.count > 1 and item.resource is not None and item.resource.profile:
+            yield messages.lint_several_slices(container.name, item.count, item.resource.name)
         if option.mode in _REPLICAS and _fills_memory(container, text):
             yield messages.lint_memory_fraction(container.name, describe(option))
 

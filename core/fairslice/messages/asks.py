@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fairslice.messages.wording import line, listed, named
+from fairslice.messages.wording import MAX_LENGTH, line, listed, named
 
 __all__ = [
     "ask_disagrees",
@@ -12,12 +12,14 @@ __all__ = [
     "ask_mistyped",
     "ask_negative",
     "ask_not_a_number",
+    "ask_refused",
     "ask_requests_only",
     "ask_several_replicas",
     "ask_template_unseen",
     "ask_two_kinds",
     "lint_memory_fraction",
     "lint_processes",
+    "lint_several_slices",
     "lint_visible_devices",
     "option_given",
     "option_missing",
@@ -75,6 +77,17 @@ def ask_not_a_number(container: str, resource: str, value: str) -> str:
     return line(f"{named(container)}: {resource}: {value!r} is not a number of GPUs such as 1")
 
 
+def ask_refused(problem: str, exists: Iterable[str]) -> str:
+    """Deny: a GPU request that can't be meant, with what there is to ask for."""
+    names = list(exists)
+    # As many as there is room for: half a name helps nobody.
+    for most in range(5, 0, -1):
+        text = f"{problem}; this cluster has {listed(names, most) or 'no GPUs'}"
+        if len(text) <= MAX_LENGTH:
+            return line(text)
+    return line(problem)
+
+
 def ask_requests_only(container: str, resource: str, value: str) -> str:
     """Deny: a GPU request without a limit, which the API server would refuse less clearly."""
     return line(
@@ -123,6 +136,14 @@ def lint_processes(container: str, flag: str, count: int, held: int) -> str:
     )
 
 
+def lint_several_slices(container: str, count: int, resource: str) -> str:
+    """Warn: several MIG slices in one container, of which a process can use one."""
+    return line(
+        f"{named(container)}: {resource}: {count}: a process sees one MIG slice, the others lie "
+        f"idle: ask for 1 larger slice, or start a process for each"
+    )
+
+
 def lint_visible_devices(container: str, value: str, held: int) -> str:
     """Warn: CUDA_VISIBLE_DEVICES names a GPU that the container won't have."""
     only = "0" if held == 1 else f"0 to {held - 1}"
@@ -137,9 +158,9 @@ def option_given(description: str) -> str:
     return line(f"fairslice gives {description}")
 
 
-def option_missing(asked: str, why: str, exists: Iterable[str]) -> str:
+def option_missing(container: str, asked: str, why: str, exists: Iterable[str]) -> str:
     """Deny: nothing that this cluster offers can serve the request."""
-    return line(f"{asked}: {why}; this cluster has {listed(exists) or 'no GPUs'}")
+    return ask_refused(f"{named(container)}: {asked}: {why}", exists)
 
 
 def pods_one_by_one(kind: str) -> str:
