@@ -3,21 +3,23 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from fairslice.redis_lane import AWAY_REPLIES, ELSEWHERE_REPLIES, Lane, LaneDown, Script
 from fairslice.redis_setting import RedisSetting
 
-__all__ = ["Breaker", "Client", "RedisConnection", "RedisUnavailable"]
+__all__ = ["Breaker", "Client", "RedisConnection", "RedisUnavailable", "Script"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,6 @@ _DOWN = (
     exceptions.OutOfMemoryError,
     OSError,  # TimeoutError among them
 )
-_DOWN_REPLIES = ("MISCONF", "LOADING", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM")
 
 
 class RedisUnavailable(RuntimeError):
@@ -100,8 +101,9 @@ class Breaker:
 class RedisConnection:
     """Clients for one Redis, whatever its topology; replies are bytes.
 
-    Commands go through `call`, blocking reads through `wait`, which has a client of its own:
-    a socket timeout shorter than the wait would cut every wait short.
+    Short scripts go through `run_script`, which is much the cheapest, other commands through
+    `call`, blocking reads through `wait`, which has a client of its own: a socket timeout
+    shorter than the wait would cut every wait short.
     """
 
     def __init__(
@@ -119,6 +121,14 @@ class RedisConnection:
         self.blocking = self._client(setting, 4, None)
         # Callers queue here rather than in the pool, so that they hear of an open breaker.
         self._turns = asyncio.Semaphore(connections)
+        self._moved = asyncio.Lock()
+        self._lane = Lane(
+            self._connect,
+            call_seconds,
+            answered=self._answered,
+            failed=lambda words, probe: self._unavailable(f"Redis doesn't answer: {words}", probe),
+            abandoned=lambda: self.breaker.abandoned(probe=True),
+        )
 
     @classmethod
     def parse(cls, setting: str, **options: Any) -> Self:
@@ -142,6 +152,63 @@ class RedisConnection:
         async with self._turns:
             self._check()
             return await self._run(command, self.client, seconds or self.call_seconds)
+
+    async def run_script(
+        self, script: Script, arguments: Sequence[bytes], *, seconds: float | None = None
+    ) -> Any:
+        """Run a script; a short one (no `seconds`) on a connection that all of them share.
+
+        Raises RedisUnavailable as `call` does, and ResponseError if the script fails. A caller
+        may be cancelled; the script may have been run all the same.
+        """
+        if seconds is not None:
+            return await self._run_alone(script, arguments, seconds)
+        self._check()
+        # redis-py finds out which node of a cluster serves now.
+        if self.breaker.open and isinstance(self.client, RedisCluster):
+            return await self._run_alone(script, arguments)
+        try:
+            return await self._lane.call(script, arguments, probe=self.breaker.begin())
+        except LaneDown as error:
+            raise RedisUnavailable(f"Redis doesn't answer: {error}") from error
+        except exceptions.ResponseError as error:
+            if not str(error).startswith(ELSEWHERE_REPLIES):
+                raise
+        # One finds out where the slot went; for many at once redis-py would close connections
+        # that are in use.
+        async with self._moved:
+            return await self._run_alone(script, arguments)
+
+    async def _run_alone(
+        self, script: Script, arguments: Sequence[bytes], seconds: float | None = None
+    ) -> Any:
+        """Run a script through redis-py, which goes to the node that has the key."""
+
+        def by_name(client: Client) -> Awaitable[Any]:
+            return client.evalsha(script.sha, 1, script.key, *arguments)
+
+        def whole(client: Client) -> Awaitable[Any]:
+            return client.eval(script.text, 1, script.key, *arguments)
+
+        try:
+            return await self.call(by_name, seconds=seconds)
+        except exceptions.NoScriptError:
+            return await self.call(whole, seconds=seconds)
+
+    async def _connect(self, key: str) -> AbstractConnection:
+        """Connect and log in, to the node that has the keys' slot."""
+        client = self.client
+        if isinstance(client, RedisCluster):
+            await client.initialize()
+            node = client.get_node_from_key(key)
+            if node is None:
+                raise exceptions.ClusterError("no node has the slot")
+            connection: Any = node.connection_class(**node.connection_kwargs)
+        else:
+            pool: Any = client.connection_pool
+            connection = pool.make_connection()
+        await connection.connect()
+        return cast(AbstractConnection, connection)
 
     async def wait(self, command: Callable[[Client], Awaitable[T]], *, seconds: float) -> T:
         """Run a command that blocks up to `seconds`; never as a probe. Raises RedisUnavailable."""
@@ -170,26 +237,38 @@ class RedisConnection:
         probe = breaker.begin()
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
+
+        def check_cancelled() -> None:
+            # redis-py 8.1 can swallow a cancellation that comes while it connects.
+            if task and task.cancelling() > cancelled:
+                raise asyncio.CancelledError
+
         try:
             async with asyncio.timeout(seconds):
                 result = await command(client)
         except _DOWN as error:
-            raise self._unavailable(f"Redis doesn't answer: {_words(error)}", probe) from error
+            failure = self._unavailable(f"Redis doesn't answer: {_words(error)}", probe)
+            check_cancelled()
+            raise failure from error
         except exceptions.ResponseError as error:
-            if str(error).startswith(_DOWN_REPLIES):
-                raise self._unavailable(f"Redis can't serve: {_words(error)}", probe) from error
+            if str(error).startswith(AWAY_REPLIES):
+                failure = self._unavailable(f"Redis can't serve: {_words(error)}", probe)
+                check_cancelled()
+                raise failure from error
             breaker.succeeded()
+            check_cancelled()
             raise
         except asyncio.CancelledError:
             breaker.abandoned(probe=probe)
             raise
-        if breaker.open:
-            _log.info("Redis answers again")
-        breaker.succeeded()
-        # redis-py 8.1 can swallow a cancellation that comes while it connects.
-        if task and task.cancelling() > cancelled:
-            raise asyncio.CancelledError
+        self._answered()
+        check_cancelled()
         return result
+
+    def _answered(self) -> None:
+        if self.breaker.open:
+            _log.info("Redis answers again")
+        self.breaker.succeeded()
 
     def _unavailable(self, text: str, probe: bool) -> RedisUnavailable:
         # Once for each time it goes away, however many calls find out.
@@ -242,6 +321,7 @@ class RedisConnection:
 
     async def aclose(self) -> None:
         """Close all connections."""
+        await self._lane.aclose()
         for client in (self.client, self.blocking):
             await client.aclose()
             if isinstance(client, Redis):

@@ -1,6 +1,6 @@
 """The ledger's Lua scripts, as shipped beside this module, and how they are called."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar, cast
@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from fairslice.redis_connection import Client, RedisConnection, RedisUnavailable
+from fairslice.redis_connection import Client, RedisConnection, RedisUnavailable, Script
 from fairslice_queue.bookkeeping import BookingTaken, LedgerError, LedgerUnavailable, StaleEpoch
 from fairslice_queue.ledger_keys import LedgerKeys
 
@@ -88,11 +88,7 @@ class LedgerScripts:
         """Register the scripts; each is loaded at its first call, and again after a restart."""
         self._redis = redis
         self._keys = keys
-        # cast: the cluster client has register_script, but not for the type checker.
-        register = cast(Any, redis.client).register_script
-        self._scripts: Mapping[str, Callable[..., Awaitable[list[Any]]]] = {
-            name: register(script_text(name)) for name in _NAMES
-        }
+        self._scripts = {name: Script(script_text(name), keys.meta) for name in _NAMES}
 
     async def run(
         self, name: str, request: object, *texts: bytes, seconds: float | None = None
@@ -101,13 +97,12 @@ class LedgerScripts:
 
         Raises StaleEpoch and LedgerError as the script says.
         """
-        script, keys = self._scripts[name], [self._keys.meta]
-        arguments = [_encode(request), *texts]
-
-        def command(_: Client) -> Awaitable[list[Any]]:
-            return script(keys=keys, args=arguments)
-
-        reply = await self._call(command, seconds)
+        try:
+            reply: list[Any] = await self._redis.run_script(
+                self._scripts[name], (_encode(request), *texts), seconds=seconds
+            )
+        except RedisUnavailable as error:
+            raise LedgerUnavailable(str(error)) from error
         if b'"error"' in reply[0]:
             _raise(decode_reply(reply[0]))
         return reply

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from fairslice.redis_connection import Breaker, RedisConnection, RedisUnavailable
+from fairslice.redis_connection import Breaker, RedisConnection, RedisUnavailable, Script
 from fairslice.redis_embedded import find_server
+
+SCRIPT = Script("redis.call('SET', KEYS[1], ARGV[1]); return redis.call('GET', KEYS[1])", "{f}:a")
 
 
 def free_port() -> int:
@@ -166,12 +168,11 @@ async def test_sentinels_lead_to_the_master(tmp_path: Path) -> None:
     ):
         assert await eventually(redis, "SET", "a", "b")
         assert await redis.wait(lambda client: client.ping(), seconds=1)
+        assert await redis.run_script(SCRIPT, (b"b",)) == b"b"
 
 
 async def test_cluster_nodes_lead_to_the_one_that_has_the_slot(tmp_path: Path) -> None:
-    port = free_port()
-    while port > 55000:  # the cluster bus takes port + 10000
-        port = free_port()
+    port = cluster_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--cluster-enabled", "yes")
     async with server(tmp_path, *options):
         async with RedisConnection.parse(f"redis://127.0.0.1:{port}") as one:
@@ -182,3 +183,58 @@ async def test_cluster_nodes_lead_to_the_one_that_has_the_slot(tmp_path: Path) -
             assert await redis.wait(
                 lambda client: client.xread({"{fairslice}:log": "0"}, 1, 10), seconds=1
             ) in ([], {})
+            assert await redis.run_script(SCRIPT, (b"b",)) == b"b"
+
+
+async def test_scripts_follow_their_slot_to_another_node(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    ports = [cluster_port(), cluster_port()]
+    async with (
+        cluster_node(tmp_path_factory.mktemp("a"), ports[0]) as first,
+        cluster_node(tmp_path_factory.mktemp("b"), ports[1]) as second,
+    ):
+        await eventually(first, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        await eventually(second, "CLUSTER", "MEET", "127.0.0.1", ports[0])
+        for node in (first, second):
+            await formed(node)
+        setting = f"redis+cluster://127.0.0.1:{ports[0]}"
+        async with RedisConnection.parse(setting, call_seconds=2.0) as redis:
+            assert await redis.run_script(SCRIPT, (b"b",)) == b"b"
+            slot = await eventually(first, "CLUSTER", "KEYSLOT", SCRIPT.key)
+            target = await eventually(second, "CLUSTER", "MYID")
+            await eventually(first, "DEL", SCRIPT.key)
+            for node in (second, first):
+                await eventually(node, "CLUSTER", "SETSLOT", slot, "NODE", target)
+            answers = await asyncio.gather(
+                *(redis.run_script(SCRIPT, (b"%d" % n,)) for n in range(50))
+            )
+            assert answers == [b"%d" % n for n in range(50)]
+            assert await eventually(second, "EXISTS", SCRIPT.key) == 1
+            assert await redis.run_script(SCRIPT, (b"c",)) == b"c", "there from now on"
+
+
+async def formed(node: RedisConnection) -> None:
+    async with asyncio.timeout(20):
+        while "cluster_state:ok" not in str(  # noqa: ASYNC110
+            await eventually(node, "CLUSTER", "INFO")
+        ):
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def cluster_node(folder: Path, port: int) -> AsyncIterator[RedisConnection]:
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--cluster-enabled", "yes")
+    async with (
+        server(folder, *options),
+        RedisConnection.parse(f"redis://127.0.0.1:{port}") as redis,
+    ):
+        yield redis
+
+
+def cluster_port() -> int:
+    """A free port; the cluster bus takes it plus 10,000."""
+    port = free_port()
+    while port > 55000:
+        port = free_port()
+    return port
