@@ -25,7 +25,7 @@ from fairslice_queue.spending import budget_states
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_page import render_page
 from fairslice_queue.status_views import TeamPool, TeamRow, queue_rows, workload_view
-from fairslice_queue.team_status import team_statuses
+from fairslice_queue.team_status import team_statuses, tokens_on_record
 from fairslice_queue.usage import Meter
 from fairslice_queue.watching import Watch
 
@@ -111,7 +111,14 @@ class StatusApi:
         now = time.time()
         shares = team_shares(self._watch, self._meter, now)
         teams = self._watch.teams.teams
-        statuses = team_statuses(teams, self._watch.policy, self._mirror.books, self._meter, now)
+        statuses = team_statuses(
+            teams,
+            self._watch.policy,
+            self._mirror.books,
+            self._meter,
+            now,
+            tokens_on_record(self._watch),
+        )
         rows = []
         for team in teams:
             status = statuses[team.name]
@@ -128,12 +135,16 @@ class StatusApi:
                     weight=team.weight,
                     namespaces=self._watch.teams.namespaces_of(team.name),
                     budgets=status.budgets,
+                    urgent_left=status.urgent_left,
+                    urgent_per_week=team.urgent_per_week,
+                    urgent=status.urgent,
                     pools=tuple(
                         TeamPool(
                             pool=item.pool,
                             used=item.used,
                             guaranteed=item.guaranteed,
                             limit=item.limit,
+                            until=item.until,
                         )
                         for item in status.pools
                     ),

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from fairslice.booking import Booking
 from fairslice.quantity import format_milli
-from fairslice.v1alpha1.team import BudgetStatus
+from fairslice.v1alpha1.team import BudgetStatus, UrgentStatus
 from fairslice_queue.standing import StandingLine
 
 __all__ = ["QueueRow", "TeamPool", "TeamRow", "WorkloadView", "queue_rows", "workload_view"]
@@ -31,12 +31,16 @@ class QueueRow(Struct, frozen=True, kw_only=True):
 
 
 class TeamPool(Struct, frozen=True, kw_only=True):
-    """A team's standing in one pool, in GPUs; no limit is an empty text."""
+    """A team's standing in one pool, in GPUs; no limit is an empty text.
+
+    `until` is when guarantee and limit change next: RFC 3339, empty if never.
+    """
 
     pool: str
     used: str
     guaranteed: str
     limit: str
+    until: str = ""
 
 
 class TeamRow(Struct, frozen=True, kw_only=True):
@@ -54,6 +58,9 @@ class TeamRow(Struct, frozen=True, kw_only=True):
     namespaces: tuple[str, ...]
     pools: tuple[TeamPool, ...]
     budgets: tuple[BudgetStatus, ...] = ()
+    urgent_left: int = 0
+    urgent_per_week: int = 0
+    urgent: tuple[UrgentStatus, ...] = ()
 
 
 class WorkloadView(Struct, frozen=True, kw_only=True):

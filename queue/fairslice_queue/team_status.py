@@ -6,25 +6,35 @@ It is the checkpoint of use too: what a loss of Redis can't take away.
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import datetime, tzinfo
 from math import inf
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from fairslice.budgets import BudgetState
 from fairslice.kube.client import MERGE_PATCH, ApiError, KubeClient
 from fairslice.money import MICRO, format_micro
+from fairslice.periods import period_at
 from fairslice.policy import Policy, Team
 from fairslice.quantity import format_milli
 from fairslice.v1alpha1.resources import TEAMS
-from fairslice.v1alpha1.team import BudgetStatus, PoolStatus, TeamStatus, UseStatus
+from fairslice.v1alpha1.team import (
+    BudgetStatus,
+    Period,
+    PoolStatus,
+    TeamStatus,
+    UrgentStatus,
+    UseStatus,
+)
 from fairslice_queue.books import Books
 from fairslice_queue.spending import budget_states
+from fairslice_queue.urgent_tokens import spent_in_week
 from fairslice_queue.usage import Meter, Reading
 from fairslice_queue.watching import Watch
 
-__all__ = ["publish_team_status", "restore_use", "team_statuses"]
+__all__ = ["publish_team_status", "restore_use", "team_statuses", "tokens_on_record"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +45,18 @@ _CHECKPOINT_SECONDS = 60.0
 
 
 def team_statuses(
-    teams: Iterable[Team], policy: Policy, books: Books, meter: Meter, now: float
+    teams: Iterable[Team],
+    policy: Policy,
+    books: Books,
+    meter: Meter,
+    now: float,
+    spent: Mapping[str, Sequence[UrgentStatus]],
 ) -> dict[str, TeamStatus]:
-    """Sum up teams: holdings and rights by pool, queue, GPU-hours, budgets, use."""
+    """Sum up teams: holdings and rights by pool, queue, GPU-hours, budgets, use, tokens.
+
+    `spent` are the tokens that are on record, by team.
+    """
+    week = period_at(Period.WEEKLY, now, policy.zone).start
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for booking in books:
         if booking.state.waits or booking.state.holds:
@@ -46,9 +65,19 @@ def team_statuses(
     for name, pool in (*books.tally.pools, *books.tally.surge, *meter.known()):
         pools[name].add(pool)
     return {
-        team.name: _status(team, policy, books, meter, now, counts[team.name], pools[team.name])
+        team.name: replace(
+            _status(team, policy, books, meter, now, counts[team.name], pools[team.name]),
+            urgent_left=max(0, team.urgent_per_week - spent_in_week(tokens, week)),
+            urgent=tokens,
+        )
         for team in teams
+        for tokens in (tuple(spent.get(team.name, ())),)
     }
+
+
+def tokens_on_record(watch: Watch) -> dict[str, Sequence[UrgentStatus]]:
+    """Read which tokens teams have spent."""
+    return {item.metadata.name: item.status.urgent for item in watch.team_resources}
 
 
 def _status(
@@ -157,12 +186,17 @@ async def publish_team_status(
     while True:
         now = clock()
         meter.spending.use_policy(watch.policy, now)
-        statuses = team_statuses(watch.teams.teams, watch.policy, books(), meter, now)
+        statuses = team_statuses(
+            watch.teams.teams, watch.policy, books(), meter, now, tokens_on_record(watch)
+        )
         for name, status in statuses.items():
             last, at = written.get(name, (None, 0.0))
             if last is not None and _alike(last, status) and now - at < _CHECKPOINT_SECONDS:
                 continue
-            body = {"status": to_builtins(status)}
+            # What is spent is written where it is spent.
+            written_now = to_builtins(status)
+            del written_now["urgent"]
+            body = {"status": written_now}
             try:
                 await client.patch(f"{TEAMS}/{name}/status", body, MERGE_PATCH)
                 written[name] = (status, now)
@@ -178,5 +212,5 @@ def _alike(first: TeamStatus, second: TeamStatus) -> bool:
 def _telling(status: TeamStatus) -> tuple[object, ...]:
     """What is written as soon as it changes; the rest grows all the time."""
     budgets = tuple((item.budget, item.ends, item.exhausted) for item in status.budgets)
-    pools, limit = status.pools, status.limit
-    return status.used, status.queued, status.running, pools, limit, budgets
+    pools, limit, left = status.pools, status.limit, status.urgent_left
+    return status.used, status.queued, status.running, pools, limit, left, budgets

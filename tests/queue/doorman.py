@@ -10,6 +10,7 @@ from msgspec import convert, json
 from fairslice import stamps
 from fairslice.booking import Assignment, Booking, Option, Ref, State
 from fairslice.kube.objects import Pod, PodSpec
+from fairslice.lead_marks import author_stamp
 from fairslice.options import options_for
 from fairslice.requests import read_pod
 from fairslice.rollouts import rollout_of
@@ -25,7 +26,7 @@ _RULES = [
     {
         "apiGroups": ["", "batch"],
         "apiVersions": ["v1"],
-        "operations": ["CREATE"],
+        "operations": ["CREATE", "UPDATE"],
         "resources": ["pods", "jobs"],
     }
 ]
@@ -70,6 +71,9 @@ class Doorman(WebhookCaller):
         obj = request.object
         if self.asleep or obj is None or self._team(request) is None:
             return False
+        if request.operation == "UPDATE":
+            request.object = _marked(request, obj)
+            return request.object is not obj
         if obj["kind"] == "Job":
             request.object = await self._job(request, obj)
         else:
@@ -77,7 +81,7 @@ class Doorman(WebhookCaller):
         return True
 
     async def validate(self, hook: Hook, request: Attributes) -> None:
-        if self.asleep or request.object is None:
+        if self.asleep or request.object is None or request.operation != "CREATE":
             return
         meta = request.object["metadata"]
         notes = meta.get("annotations") or {}
@@ -238,7 +242,27 @@ def _text(moment: float) -> str:
 def _groups(request: Attributes, obj: Obj) -> dict[str, str]:
     if request.call.user.username == QUEUE_USER:
         return {}
-    return {stamps.GROUPS: json.encode(request.call.user.groups).decode()}
+    groups = {stamps.GROUPS: json.encode(request.call.user.groups).decode()}
+    return groups | _authors(request, obj, None)
+
+
+def _authors(request: Attributes, new: Obj, old: Obj | None) -> dict[str, str]:
+    user = request.call.user
+    notes = [(each or {"metadata": {}})["metadata"].get("annotations") for each in (new, old)]
+    stamp = author_stamp(*notes, user.username, user.groups)
+    return {} if stamp is None else {stamps.MARKED: stamp}
+
+
+def _marked(request: Attributes, obj: Obj) -> Obj:
+    """Stamp who wrote the lead's marks, as they are written."""
+    if request.call.user.username == QUEUE_USER or request.subresource:
+        return obj
+    meta, authors = obj["metadata"], _authors(request, obj, request.old)
+    notes = dict(meta.get("annotations") or {})
+    if notes.get(stamps.MARKED) == authors.get(stamps.MARKED):
+        return obj
+    notes.pop(stamps.MARKED, None)
+    return {**obj, "metadata": {**meta, "annotations": notes | authors}}
 
 
 def _assignment(booking: str, option: Option) -> dict[str, str]:

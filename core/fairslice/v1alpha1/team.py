@@ -21,6 +21,7 @@ __all__ = [
     "TeamPoolSpec",
     "TeamSpec",
     "TeamStatus",
+    "UrgentStatus",
     "UseStatus",
     "WindowSpec",
 ]
@@ -202,6 +203,15 @@ class UseStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     spent: tuple[SpentStatus, ...] = ()
 
 
+class UrgentStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A token that a team's lead spent: for which work, who, and when (RFC 3339)."""
+
+    booking: str
+    workload: str = ""
+    by: str = ""
+    at: str = ""
+
+
 class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     """Where a team stands; written by the queue, shown by `kubectl get teams`.
 
@@ -217,3 +227,5 @@ class TeamStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     pools: tuple[PoolStatus, ...] = ()
     budgets: tuple[BudgetStatus, ...] = ()
     use: tuple[UseStatus, ...] = ()
+    urgent_left: int = 0
+    urgent: tuple[UrgentStatus, ...] = ()
