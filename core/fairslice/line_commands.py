@@ -7,7 +7,18 @@ import click
 
 from fairslice.kube.client import KubeClient
 from fairslice.kube.connection import connect
-from fairslice.line_control import Found, cancel, find, hold, move, resume, usual_namespace
+from fairslice.line_control import (
+    Found,
+    cancel,
+    find,
+    hold,
+    move,
+    pin,
+    resume,
+    unpin,
+    urgent,
+    usual_namespace,
+)
 from fairslice.settings import Settings
 from fairslice.status_client import fetch, print_rows
 
@@ -64,6 +75,9 @@ def add_line_commands(
 
     add("hold", hold, "Keep NAME (such as train, pod/nb) from being released.")
     add("resume", resume, "Let NAME go on that was held or suspended.")
+    add("pin", pin, "Put NAME first of its team's line, as its lead.")
+    add("unpin", unpin, "Give NAME back its place in its team's line.")
+    add("urgent", urgent, "Put NAME before all but production, for a token of its team's week.")
     add("cancel", cancel, "Delete NAME, whether it waits or runs.")
 
     @group.command("move")

@@ -1,8 +1,11 @@
-"""Holding, resuming, moving and cancelling work in line, with the rights of whoever asks.
+"""What a team's lead does to work in line, with the rights of whoever asks.
 
-Everything is an ordinary write to the work's own object: who may patch it may do this.
+Everything is an ordinary write to the work's own object: who may patch it may hold and resume
+it. Its order, a pin and urgency count once the queue has seen that the caller may order the
+team's line, which it says on the object.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +26,25 @@ from fairslice.service import ServiceError
 from fairslice.settings import Settings
 from fairslice.workloads import ADAPTERS, adapter_for
 
-__all__ = ["Found", "cancel", "find", "hold", "move", "resume", "usual_namespace"]
+__all__ = [
+    "Found",
+    "cancel",
+    "find",
+    "hold",
+    "move",
+    "pin",
+    "resume",
+    "unpin",
+    "urgent",
+    "usual_namespace",
+]
 
 _POD = Kind("v1", "Pod", "pods")
 _HELD = State.HELD.value.lower()
+_IN_LINE = (State.QUEUED.value.lower(), State.PREEMPTED.value.lower())
+# The queue answers within a second or two, where it runs.
+_ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
 
 Patch = Mapping[str, Any]
 
@@ -83,8 +101,26 @@ async def resume(client: KubeClient, found: Found) -> str:
 
 async def move(client: KubeClient, found: Found, order: int) -> str:
     """Give work its place among its team's equals: smaller goes first."""
-    await _annotate(client, found, {stamps.ORDER: str(order) if order else None})
-    return f"{found}: order {order} among its team's work of the same class"
+    told = await _mark(client, found, stamps.ORDER, str(order) if order else None)
+    return f"{found}: order {order} among its team's work of the same class{told}"
+
+
+async def pin(client: KubeClient, found: Found) -> str:
+    """Put work first of its team's line until it is unpinned."""
+    told = await _mark(client, found, stamps.PIN, "true")
+    return f"{found}: pinned, first of its team's line{told}"
+
+
+async def unpin(client: KubeClient, found: Found) -> str:
+    """Give work back the place in its team's line that it had."""
+    await _annotate(client, found, {stamps.PIN: None})
+    return f"{found}: no longer pinned"
+
+
+async def urgent(client: KubeClient, found: Found) -> str:
+    """Put work before all but production, for one of its team's tokens."""
+    told = await _mark(client, found, stamps.URGENT, "true")
+    return f"{found}: marked as urgent{told}"
 
 
 async def cancel(client: KubeClient, found: Found) -> str:
@@ -107,6 +143,28 @@ def usual_namespace(settings: Settings) -> str:
         if context.get("name") == wanted:
             return str((context.get("context") or {}).get("namespace") or "default")
     return "default"
+
+
+async def _mark(client: KubeClient, found: Found, key: str, value: str | None) -> str:
+    """Write a mark that only counts from a lead, and wait a while for the queue's answer."""
+    notes = found.obj["metadata"].get("annotations") or {}
+    before = notes.get(stamps.MARKS_TOLD, "")
+    await _annotate(client, found, {key: value})
+    if value is None:
+        return ""
+    if (found.obj["metadata"].get("labels") or {}).get(stamps.STATE) not in _IN_LINE:
+        return "; it is not in line, and this counts when it is"
+    if notes.get(key) == value:
+        return f" ({before})" if before else ""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + _ANSWER_SECONDS
+    while loop.time() < ends:
+        obj = msgspec.json.decode(await client.get(found.path), type=dict[str, Any])
+        told = (obj["metadata"].get("annotations") or {}).get(stamps.MARKS_TOLD, "")
+        if told and told != before:
+            return f" ({told})"
+        await asyncio.sleep(_LOOK_SECONDS)
+    return "; the queue has not said yet whether that counts: see kubectl describe"
 
 
 async def _annotate(

@@ -18,6 +18,7 @@ from fairslice.redis_connection import RedisConnection
 from fairslice.settings import Settings
 from fairslice_queue.bookkeeping import LedgerUnavailable, StaleEpoch
 from fairslice_queue.ledger import Ledger
+from fairslice_queue.line_api import line_routes
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
 from fairslice_queue.priorities import keep_priority_classes
@@ -76,6 +77,7 @@ class _Queue:
             ledger,
             leads=lambda: self._election.leading,
             notice=lambda: self._brake.text,
+            more=line_routes(client),
         )
 
     async def run(self) -> None:

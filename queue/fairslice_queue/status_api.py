@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class StatusApi:
-    """Answers from memory; only `/audit` asks Redis."""
+    """Answers from memory; only `/audit` asks Redis. `more` are routes of others."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class StatusApi:
         *,
         leads: Callable[[], bool],
         notice: Callable[[], str] = str,
+        more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._watch = watch
         self._mirror = mirror
@@ -70,6 +71,7 @@ class StatusApi:
         self._leads = leads
         self._outlook = Outlook(watch, meter)
         self._notice = notice
+        self._more = more
 
     @asynccontextmanager
     async def serving(self, address: Address) -> AsyncIterator[None]:
@@ -86,6 +88,7 @@ class StatusApi:
                 web.get("/metrics", self._scrape),
                 web.get("/livez", self._live),
                 web.get("/readyz", self._ready),
+                *self._more,
             ]
         )
         runner = web.AppRunner(app, access_log=None, handle_signals=False)

@@ -56,10 +56,56 @@ def test_what_its_user_suspended_is_resumed_too(tmp_path: Path) -> None:
 
 def test_work_is_moved_and_moved_back(tmp_path: Path) -> None:
     with cluster(tmp_path) as (server, at):
-        assert run("queue", "move", *at, "--", "train", "-3").exit_code == 0
+        done = run("queue", "move", *at, "--", "train", "-3")
+        assert "order -3 among its team's work" in done.output
+        assert "it is not in line, and this counts when it is" in done.output
         assert notes(server) == {ORDER: "-3"}
         run("queue", "move", *at, "train", "0")
         assert notes(server) == {}
+
+
+@pytest.mark.parametrize(
+    ("verb", "key", "says"),
+    [
+        (["urgent"], "fairslice.io/urgent", "marked as urgent (told: anna)"),
+        (["pin"], "fairslice.io/pin", "pinned, first of its team's line (told: anna)"),
+        (["move"], ORDER, "order 4 among its team's work of the same class (told: anna)"),
+    ],
+)
+def test_marks_are_written_and_the_queues_answer_is_shown(
+    tmp_path: Path, verb: list[str], key: str, says: str
+) -> None:
+    server = ObjectServer()
+    server.objects = {JOB: obj("train", labels={"system.fairslice.io/state": "queued"})}
+    looks = 0
+
+    async def handle(request: Any) -> Any:
+        nonlocal looks
+        looks += request.method == "GET"
+        if looks == 3:  # the queue has seen it
+            notes(server)["system.fairslice.io/marks"] = "told: anna"
+        return await server.handle(request)
+
+    with serving(handle) as url:
+        at = ["--kubeconfig", kubeconfig(tmp_path / "c", url), "-n", "nlp"]
+        order = ["4"] if verb == ["move"] else []
+        done = run("queue", *verb, "train", *order, *at)
+        assert says in done.output
+        assert notes(server)[key] == (order or ["true"])[0]
+        again = run("queue", *verb, "train", *order, *at)  # nothing is new, nothing to wait for
+        assert says in again.output
+        if verb == ["pin"]:
+            assert "no longer pinned" in run("queue", "unpin", "train", *at).output
+            assert key not in notes(server)
+
+
+def test_a_queue_that_does_not_answer_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairslice.line_control._ANSWER_SECONDS", 0.3)
+    with cluster(tmp_path, labels={"system.fairslice.io/state": "queued"}) as (_, at):
+        done = run("queue", "urgent", "train", *at)
+    assert "the queue has not said yet whether that counts" in done.output
 
 
 def test_pods_are_found_by_name_after_jobs_and_by_kind(tmp_path: Path) -> None:
