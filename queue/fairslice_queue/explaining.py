@@ -11,7 +11,7 @@ from fairslice.periods import moment_text
 from fairslice.policy import Policy, Team
 from fairslice.quantity import format_milli
 from fairslice.teams import TeamIndex
-from fairslice_queue.line import Line, Waiting
+from fairslice_queue.order import Order, Waiting
 from fairslice_queue.rights import Rights
 from fairslice_queue.tally import Tally
 
@@ -78,8 +78,7 @@ def explain(
     """Explain a waiting workload. `use` is its team's decayed milli-GPU-seconds by pool."""
     half_life = float(policy.half_life)
     share = dominant_share(use, weights, team.weight, half_life)
-    line = Line(policy, teams, tally, {team.name: share}, now, rights)
-    key = line.key(item, team)
+    key = Order(policy, tally, lambda _: share, now, rights).key(item)
     booking = item.booking
     parts = tuple(_parts(use, weights, half_life))
     work_class = booking.work_class or "unclassified"

@@ -1,157 +1,334 @@
-"""The line: in which order waiting work is looked at (DESIGN §3, Order)."""
+"""The line, kept from one decision to the next: rows of like work, heaps of rows.
+
+A *row* is work of which all must wait if its first must: of one team, class and user, fitting
+the same nodes. A *want* is what rows want together: one shape, by one set of options that
+nothing but room keeps them from. Each want has a heap of its rows, by the key of their first.
+
+Keys in the heaps may be too small, never too large: those that grow by themselves (shares) are
+looked at again when they come to the top; whatever makes a key smaller is to be told
+(`Line.place`). So a decision costs the logarithm of what is queued.
+"""
 
 import heapq
+from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
 
-from fairslice.booking import Booking
-from fairslice.fairshare import OrderKey, order_key
-from fairslice.placement import PodNeeds
-from fairslice.policy import Policy, Team
-from fairslice.teams import TeamIndex
-from fairslice.v1alpha1.policy import Preempts, WithinTeam
-from fairslice_queue.rights import Rights
-from fairslice_queue.tally import Tally
+from fairslice import messages
+from fairslice.booking import Option
+from fairslice.fairshare import OrderKey
+from fairslice.placement import GangNeeds, Misfit, PodNeeds
+from fairslice_queue.caps import Excess
+from fairslice_queue.order import Order, TeamKey, Waiting
 
-__all__ = ["Line", "Waiting"]
+__all__ = ["Line", "Row", "Want"]
+
+_Entry = tuple[OrderKey, int, "Row"]
+_Turn = tuple[int, float, str]
+
+# What is different between two rows of one team: shape and run time, class, user, rollout, and
+# whether they can't be looked at.
+_RowKey = tuple[bytes, float, str, str, str, str, int, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A booking in line. `shape` is equal for requests that fit on the same nodes.
+class Row:
+    """Like work of one team, in order. `waits` is what none of it starts for, if not for room.
 
-    `blocked` says why it is not looked at at all; `not_before` keeps work back after a failed
-    start (Unix seconds), for `failure`; `runtime` is the declared run time in seconds, 0 if
-    none; `order` is the lead's own order, smaller first.
+    `want` is None while no option is open to it. `capped`: only its team's caps hold it up.
+    `own` are the options for which its own team would have to give up so much (milli-GPU).
+    `timed` is the id of the first for whose age somebody watches.
     """
 
-    booking: Booking
-    needs: PodNeeds
-    shape: bytes
-    runtime: float = 0.0
-    not_before: float = 0.0
-    blocked: str = ""
-    failure: str = ""
-    order: int = 0
+    __slots__ = (
+        "_version",
+        "capped",
+        "idle",
+        "key",
+        "own",
+        "shape",
+        "team",
+        "timed",
+        "turns",
+        "waits",
+        "want",
+    )
+
+    def __init__(self, team: str, shape: tuple[bytes, float], *, idle: bool) -> None:
+        self.team = team
+        self.shape = shape
+        self.idle = idle
+        self.turns: list[_Turn] = []
+        self.want: Want | None = None
+        self.key: OrderKey | None = None
+        self.waits: Excess | str = ""
+        self.capped = idle
+        self.own: Mapping[int, int] = {}
+        self.timed = ""
+        self._version = 0
+
+    @property
+    def first(self) -> str:
+        """The id of the booking that goes first."""
+        return self.turns[0][2]
+
+    def reason(self, item: Waiting) -> str:
+        """Say why work of this row waits."""
+        if item.blocked:
+            return item.blocked
+        if item.not_before and self.idle:
+            until = f"{datetime.fromtimestamp(item.not_before, UTC):%H:%M:%S} UTC"
+            return messages.failed_to_start(item.failure or item.booking.reason, until)
+        broken = self.waits
+        if isinstance(broken, Excess):
+            return messages.cap_reached(
+                self.team, broken.cause, broken.subject, broken.used, broken.limit, broken.asked
+            )
+        if broken:
+            return broken
+        misfit = self.want.misfit if self.want is not None else None
+        if misfit is None:
+            return messages.others_first("the same GPUs")
+        return messages.waits_for_room(misfit.reason)
+
+
+class Want:
+    """Rows that want the same of the same nodes. `misfit` says that it is not there now.
+
+    `entitled` are those that may push others out, by their class or their team's guarantee.
+    `told` is the last reason that was found for its waiting.
+    """
+
+    __slots__ = ("_heap", "_rows", "entitled", "misfit", "offers", "open", "sample", "told")
+
+    def __init__(self, sample: Waiting, open_: tuple[int, ...]) -> None:
+        self.sample = sample
+        self.open = open_
+        self.offers = frozenset(key for option in self.options for key in option.offers)
+        self.misfit: Misfit | None = None
+        self.told = ""
+        self.entitled: set[Row] = set()
+        self._rows: set[Row] = set()
+        self._heap: list[_Entry] = []
+
+    @property
+    def options(self) -> list[Option]:
+        """The options that are open."""
+        return [self.sample.booking.options[index] for index in self.open]
+
+    @property
+    def needs(self) -> PodNeeds:
+        """What a pod needs beside GPUs."""
+        return self.sample.needs
+
+    @property
+    def alone(self) -> bool:
+        """Say whether it is for one pod, which fits as soon as one node has room."""
+        return self.sample.booking.pods == 1 and not isinstance(self.needs, GangNeeds)
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        """All its rows, in no order."""
+        return self._rows
+
+    def top(self, key_of: Callable[[Row], OrderKey]) -> Row | None:
+        """Find the row that goes first."""
+        heap = self._heap
+        while heap:
+            key, version, row = heap[0]
+            if row.want is not self or row._version != version:
+                heapq.heappop(heap)
+                continue
+            fresh = key_of(row)
+            if fresh <= key:
+                return row
+            row.key = fresh
+            heapq.heapreplace(heap, (fresh, version, row))
+        return None
+
+    def put(self, row: Row, key: OrderKey) -> None:
+        """Enter a row, or give it a smaller key."""
+        row._version += 1
+        row.key = key
+        self._rows.add(row)
+        heapq.heappush(self._heap, (key, row._version, row))
+
+    def drop(self, row: Row) -> None:
+        """Take a row out."""
+        row._version += 1
+        row.key = None
+        self._rows.discard(row)
+        self.entitled.discard(row)
 
 
 class Line:
-    """Waiting work in order.
+    """All waiting work, by id; the rows of each team; the wants by what they want."""
 
-    `tally` and `shares` may change while it is walked through, if `judge_anew` is told.
-    """
+    def __init__(self) -> None:
+        self._items: dict[str, tuple[Waiting, Row]] = {}
+        self._rows: dict[str, dict[_RowKey, Row]] = {}
+        self._wants: dict[tuple[bytes, float, tuple[int, ...]], Want] = {}
+        self._by_offer: defaultdict[str, set[Want]] = defaultdict(set)
+        self._later: list[tuple[float, str]] = []
 
-    def __init__(
-        self,
-        policy: Policy,
-        teams: TeamIndex,
-        tally: Tally,
-        shares: Mapping[str, float],
-        now: float,
-        rights: Rights | None = None,
-    ) -> None:
-        self._rights = rights or Rights(teams, tally, now)
-        self._policy = policy
-        self._teams = teams
-        self._tally = tally
-        self._shares = shares
-        self._now = now
-        self._version = 0
-        # Whatever the options of one shape need within a guarantee, by team.
-        self._asks: dict[bytes, tuple[tuple[str, int], ...]] = {}
+    def __len__(self) -> int:
+        return len(self._items)
 
-    def walk(self, waiting: Sequence[Waiting]) -> Iterator[tuple[Waiting, Team]]:
-        """Yield the line; a team's place is judged anew after each of its releases."""
-        lines: defaultdict[str, list[Waiting]] = defaultdict(list)
-        for item in waiting:
-            lines[item.booking.team].append(item)
-        heads: list[tuple[OrderKey, str, int, int]] = []
-        for name, line in lines.items():
-            team = self._teams.named(name)
-            if team is not None:
-                self._sort(line)
-                heapq.heappush(heads, (self.key(line[0], team), name, 0, self._version))
-        while heads:
-            key, name, index, version = heapq.heappop(heads)
-            team = self._teams.named(name)
-            assert team is not None
-            line = lines[name]
-            if version != self._version:
-                fresh = self.key(line[index], team)
-                if fresh > key and heads and heads[0][0] < fresh:
-                    heapq.heappush(heads, (fresh, name, index, self._version))
-                    continue
-            yield line[index], team
-            if index + 1 < len(line):
-                following = self.key(line[index + 1], team)
-                heapq.heappush(heads, (following, name, index + 1, self._version))
+    def __contains__(self, booking_id: str) -> bool:
+        return booking_id in self._items
 
-    def judge_anew(self) -> None:
-        """Take note that the tally or the shares have changed."""
-        self._version += 1
+    @property
+    def wants(self) -> Iterable[Want]:
+        """All wants."""
+        return self._wants.values()
 
-    def key(self, item: Waiting, team: Team) -> OrderKey:
-        """Make the key by which work is compared across teams."""
+    @property
+    def teams(self) -> Iterable[str]:
+        """All teams that have work in line."""
+        return self._rows.keys()
+
+    def get(self, booking_id: str) -> Waiting | None:
+        """Find waiting work."""
+        found = self._items.get(booking_id)
+        return found[0] if found is not None else None
+
+    def row_of(self, booking_id: str) -> Row:
+        """Return the row in which work stands."""
+        return self._items[booking_id][1]
+
+    def first(self, row: Row) -> Waiting:
+        """Return the work of a row that goes first."""
+        return self._items[row.first][0]
+
+    def rows_of(self, team: str) -> Iterable[Row]:
+        """All rows of a team, in no order."""
+        return self._rows.get(team, {}).values()
+
+    def members(self, row: Row) -> Iterator[str]:
+        """Yield the ids of a row's work, in order."""
+        return (turn[2] for turn in row.turns)
+
+    def put(self, item: Waiting, now: float, *, aside: bool = False) -> Row | None:
+        """Enter work, or what is new of it; return the row whose place is to be found anew.
+
+        `aside`: it has its room already, and is not looked at with the others.
+        """
         booking = item.booking
-        return order_key(
-            passes_all=self._passes_all(booking),
-            aged=self._aged(booking),
-            scavenges=self._rights.scavenges(booking),
-            within_guarantee=self._within_guarantee(item, team),
-            rank=booking.rank,
-            share=self._shares.get(team.name, 0.0),
-            queued_at=booking.queued_at,
-            name=booking.id,
-        )
+        late = item.not_before > now
+        if late:
+            heapq.heappush(self._later, (item.not_before, booking.id))
+        idle = aside or late or bool(item.blocked)
+        key = (item.shape, item.runtime, booking.work_class, booking.user,
+               booking.group, booking.group_revision, booking.rank, idle)  # fmt: skip
+        rows = self._rows.setdefault(booking.team, {})
+        row = rows.get(key)
+        turn = (item.order, booking.queued_at, booking.id)
+        known = self._items.get(booking.id)
+        if known is not None and known[1] is row and _turn(known[0]) == turn:
+            self._items[booking.id] = (item, row)
+            return None
+        if known is not None:
+            self.drop(booking.id)
+            rows = self._rows.setdefault(booking.team, {})
+            row = rows.get(key)
+        if row is None:
+            row = rows[key] = Row(booking.team, (item.shape, item.runtime), idle=idle)
+        insort(row.turns, turn)
+        self._items[booking.id] = (item, row)
+        return row if row.turns[0] is turn or row.first == booking.id else None
 
-    def _sort(self, line: list[Waiting]) -> None:
-        """Put a team's own line in order: class, the lead's order, first come."""
-        line.sort(key=self._first_come)
-        if self._policy.within_team is not WithinTeam.FAIR_BY_USER:
+    def drop(self, booking_id: str) -> Row | None:
+        """Take work out; return the row whose place is to be found anew, if any is left."""
+        found = self._items.pop(booking_id, None)
+        if found is None:
+            return None
+        item, row = found
+        index = bisect_left(row.turns, _turn(item))
+        del row.turns[index]
+        if row.turns:
+            return row if index == 0 else None
+        self._leave(row)
+        booking = item.booking
+        key = (item.shape, item.runtime, booking.work_class, booking.user,
+               booking.group, booking.group_revision, booking.rank, row.idle)  # fmt: skip
+        rows = self._rows[booking.team]
+        del rows[key]
+        if not rows:
+            del self._rows[booking.team]
+        return None
+
+    def place(
+        self, row: Row, open_: tuple[int, ...], key: OrderKey | None, *, entitled: bool
+    ) -> Want | None:
+        """Enter a row where it belongs; return the want, if it is to be looked at for it.
+
+        With no option open (and no key) it is nowhere.
+        """
+        if key is None or not open_:
+            self._leave(row)
+            return None
+        want = self._want(self.first(row), open_)
+        if row.want is not want:
+            self._leave(row)
+            row.want = want
+        if entitled:
+            want.entitled.add(row)
+        else:
+            want.entitled.discard(row)
+        if row.key is None or key < row.key:
+            want.put(row, key)
+            return want
+        return None
+
+    def due(self, now: float) -> list[Waiting]:
+        """Take note of the time; return the work that was kept back until now."""
+        due = []
+        while self._later and self._later[0][0] <= now:
+            _, booking_id = heapq.heappop(self._later)
+            item = self.get(booking_id)
+            if item is not None and 0 < item.not_before <= now:
+                due.append(item)
+        return due
+
+    def wanting(self, offers: Iterable[str]) -> set[Want]:
+        """Find the wants that want any of these offers."""
+        return {want for key in offers for want in self._by_offer.get(key, ())}
+
+    def of_team(self, team: str, order: Order, most: int | None = None) -> list[str]:
+        """List a team's work in its own order, all of it or the first so many."""
+
+        def keys(row: Row) -> Iterator[TeamKey]:
+            return (order.in_team(self._items[turn[2]][0]) for turn in row.turns)
+
+        merged = heapq.merge(*(keys(row) for row in self.rows_of(team)))
+        return [key.name for key in islice(merged, most)]
+
+    def count(self, team: str) -> int:
+        """Count a team's work in line."""
+        return sum(len(row.turns) for row in self.rows_of(team))
+
+    def _want(self, item: Waiting, open_: tuple[int, ...]) -> Want:
+        key = (item.shape, item.runtime, open_)
+        want = self._wants.get(key)
+        if want is None:
+            want = self._wants[key] = Want(item, open_)
+            for offer in want.offers:
+                self._by_offer[offer].add(want)
+        return want
+
+    def _leave(self, row: Row) -> None:
+        want, row.want = row.want, None
+        if want is None:
             return
-        # Fair by user: each user's next work counts as if the earlier ran already.
-        load: dict[str, int] = {}
-        fair: dict[str, int] = {}
-        for item in line:
-            booking = item.booking
-            held = load.get(booking.user, self._tally.users[booking.team, booking.user])
-            fair[booking.id] = held
-            load[booking.user] = held + booking.options[0].milli * booking.pods
-        line.sort(
-            key=lambda item: (
-                *self._first_come(item)[:3],
-                fair[item.booking.id],
-                *self._first_come(item)[3:],
-            )
-        )
+        want.drop(row)
+        if not want._rows:
+            del self._wants[want.sample.shape, want.sample.runtime, want.open]
+            for offer in want.offers:
+                self._by_offer[offer].discard(want)
+                if not self._by_offer[offer]:
+                    del self._by_offer[offer]
 
-    def _first_come(self, item: Waiting) -> tuple[int, int, int, float, str]:
-        booking = item.booking
-        passes = 2
-        if self._rights.scavenges(booking):
-            passes = 3
-        elif self._passes_all(booking):
-            passes = 0
-        elif self._aged(booking):
-            passes = 1
-        return (passes, booking.rank, item.order, booking.queued_at, booking.id)
 
-    def _passes_all(self, booking: Booking) -> bool:
-        work_class = self._policy.classes.get(booking.work_class)
-        return work_class is not None and work_class.preempts is Preempts.EVERYONE
-
-    def _aged(self, booking: Booking) -> bool:
-        return 0 < self._policy.aging <= self._now - booking.queued_at
-
-    def _within_guarantee(self, item: Waiting, team: Team) -> bool:
-        asks = self._asks.get(item.shape)
-        if asks is None:
-            booking = item.booking
-            asks = tuple({(o.pool, o.milli * booking.pods): None for o in booking.options})
-            self._asks[item.shape] = asks
-        pools, rights = self._tally.pools, self._rights
-        return any(
-            pools[team.name, pool] + milli <= rights.guaranteed(team.name, pool)
-            for pool, milli in asks
-        )
+def _turn(item: Waiting) -> _Turn:
+    return item.order, item.booking.queued_at, item.booking.id

@@ -1,8 +1,8 @@
-"""The planner's state, drawn from watch, books and meter."""
+"""The planner's view, drawn from watch, books and meter, and kept up to date by what changed."""
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from msgspec import json
@@ -13,14 +13,19 @@ from fairslice.budgets import Budget, Stop, stops_of
 from fairslice.fairshare import ENTRY_SECONDS, PoolWeight, dominant_share
 from fairslice.placement import PodNeeds
 from fairslice.pod_groups import is_pod_group
-from fairslice.policy import Policy, Team
+from fairslice.policy import Policy
 from fairslice.pool_capacity import pool_capacity
+from fairslice.team import Team
 from fairslice.v1alpha1.scalars import Mode, duration_seconds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.books import Books
-from fairslice_queue.planner import PlanState, Waiting
+from fairslice_queue.changes import Changes
+from fairslice_queue.order import Waiting
+from fairslice_queue.planner import Planner
 from fairslice_queue.pod_gangs import join_groups
+from fairslice_queue.scene import Scene
 from fairslice_queue.spending import budget_states
+from fairslice_queue.standing import StandingLine
 from fairslice_queue.usage import Meter
 from fairslice_queue.victims import Candidate
 from fairslice_queue.watching import Watch
@@ -28,6 +33,9 @@ from fairslice_queue.watching import Watch
 __all__ = ["Outlook", "pool_weights", "team_shares", "team_use"]
 
 _JUDGE_SECONDS = 60
+_SHAPE_BYTES = 16
+
+_Group = tuple[str, str]
 
 
 class _Judged(NamedTuple):
@@ -39,65 +47,147 @@ class _Judged(NamedTuple):
     stops: tuple[Stop, ...]
 
 
+class _Shares(Mapping[str, float]):
+    """Weighted dominant shares, worked out for those teams that are asked for."""
+
+    def __init__(self, outlook: "Outlook", now: float) -> None:
+        self._outlook = outlook
+        self._now = now
+        self._known: dict[str, float] = {}
+
+    def __getitem__(self, team: str) -> float:
+        found = self._known.get(team)
+        if found is None:
+            found = self._known[team] = self._outlook.share(team, self._now)
+        return found
+
+    def get(self, team: str, default: float = 0.0) -> float:  # type: ignore[override]
+        """Return a team's share; one that nobody knows has none."""
+        return self[team]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 class Outlook:
-    """Draws the state, round after round; what did not change since the last one is kept.
+    """Tells the planner what changed, and draws what else it reads.
 
     `members` are the pods of each group in line, by the booking under which the group stands.
+    `left` collects the ids of those who left the line, for whoever takes them from it.
     """
 
     def __init__(self, watch: Watch, meter: Meter) -> None:
-        self.members: Mapping[str, tuple[Booking, ...]] = {}
+        self.planner = Planner()
+        self.members: dict[str, tuple[Booking, ...]] = {}
+        self.left: set[str] = set()
         self._watch = watch
         self._meter = meter
-        # By booking: what was read, of which booking and which object's annotations and needs.
-        self._read: dict[str, tuple[Booking, object, object, Waiting]] = {}
+        self._books = Books()
+        self._again: set[str] = set()
+        self._all_anew = True
+        self._held_back: dict[str, tuple[float, str]] = {}
+        self._leaving: set[str] = set()
+        self._groups: defaultdict[_Group, dict[str, Waiting]] = defaultdict(dict)
+        self._group_of: dict[str, _Group] = {}
+        self._fresh: defaultdict[str, dict[str, Candidate]] = defaultdict(dict)
+        self._shapes: dict[bytes, bytes] = {}
+        self._weights: dict[str, PoolWeight] = {}
+        self._share_of_milli: dict[str, float] = {}
+        self._stops: Mapping[str, Sequence[Stop]] = {}
         self._judged: dict[str, _Judged] = {}
         self._judged_by: Policy | None = None
 
-    def draw(
+    # For the rounds.
+
+    def follow(
         self,
         books: Books,
         now: float,
         *,
         busy: Container[str],
-        leaving: Container[str],
+        leaving: Iterable[str],
         held_back: Mapping[str, tuple[float, str]],
         claims: Mapping[str, Reserve],
-    ) -> PlanState:
-        """Draw the state. `busy` bookings have a call in flight and are left out of the line.
+        thorough: bool,
+    ) -> Scene:
+        """Take up what changed, and draw the scene.
 
-        `held_back` says until when (Unix seconds), and for what failure.
+        `busy` bookings have a call in flight and are left out of the line. `held_back` says
+        until when (Unix seconds), and for what failure.
         """
-        watch = self._watch
-        waiting = [
-            item
-            for booking in books.waiting()
-            if booking.id not in busy
-            and (item := self._waiting(booking, held_back.get(booking.id))) is not None
-        ]
-        waiting, self.members = join_groups(waiting, watch.group_members, _shape)
-        if len(self._read) > 2 * len(waiting) + 100:
-            kept = {booking.id for booking in books.waiting()}
-            self._read = {key: read for key, read in self._read.items() if key in kept}
-        candidates = [_candidate(watch, booking, leaving) for booking in books.holding()]
-        weights = pool_weights(watch)
-        half_life = float(watch.policy.half_life)
+        watch, half_life = self._watch, float(self._watch.policy.half_life)
         self._meter.use_half_life(half_life, now)
-        return PlanState(
+        changes = watch.take_changes(books)
+        self._books = books
+        ids = self._changed(changes, books, set(leaving), held_back)
+        if changes.capacity or changes.policy or changes.everything:
+            self._weights = pool_weights(watch)
+            self._share_of_milli = {
+                pool: dominant_share({pool: 1.0}, self._weights, 1, half_life)
+                for pool in self._weights
+            }
+        stale: set[_Group] = {key for key in self._groups if key[1] in changes.groups}
+        for booking_id in ids:
+            stale |= self._read(booking_id, books.get(booking_id), busy, now)
+        for group in stale:
+            self._join(group, now)
+        self.planner.touch(nodes=changes.nodes)
+        if thorough or changes.policy or changes.teams:
+            self._stops = self.budgets_gone(now)
+        return Scene(
             policy=watch.policy,
             teams=watch.teams,
             tally=books.tally,
-            waiting=waiting,
-            candidates=candidates,
             nodes=watch.free_nodes(books),
-            shares=team_shares(watch, self._meter, now, fresh=candidates),
-            claims=claims,
-            share_of_milli={
-                pool: dominant_share({pool: 1.0}, weights, 1, half_life) for pool in weights
-            },
-            stops=self.budgets_gone(now),
-            capacity={pool: weight.capacity for pool, weight in weights.items()},
+            shares=_Shares(self, now),
+            claims=dict(claims),
+            share_of_milli=self._share_of_milli,
+            stops=self._stops,
+            capacity={pool: weight.capacity for pool, weight in self._weights.items()},
         )
+
+    def look_again(self, booking_id: str) -> None:
+        """Read a booking again in the next round, whether it changed or not."""
+        self._again.add(booking_id)
+
+    def share(self, team: str, now: float) -> float:
+        """Work out a team's weighted dominant share of decayed use."""
+        found = self._watch.teams.named(team)
+        weight = found.weight if found is not None else 1
+        use = {pool: self._meter.read(team, pool, now).decayed for pool in self._weights}
+        fresh = self._fresh.get(team)
+        if fresh:
+            for key in [key for key, item in fresh.items() if not _owed(item, now)]:
+                del fresh[key]
+            _charge(use, fresh.values(), now)
+        return dominant_share(use, self._weights, weight, float(self._watch.policy.half_life))
+
+    # For those who ask where work stands.
+
+    def teams(self) -> list[str]:
+        """List the teams that have work in line."""
+        return self.planner.teams()
+
+    def of_team(self, team: str, most: int | None = None) -> list[StandingLine]:
+        """Say where a team's work stands: all of it, or the first so many; in order."""
+        lines = []
+        for told in self.planner.standing(team, most):
+            one = self._books.get(told.booking)
+            bookings = self.members.get(told.booking) or ((one,) if one is not None else ())
+            lines += [
+                StandingLine(
+                    booking,
+                    told.position,
+                    told.queued,
+                    told.reason,
+                    self._watch.annotations_of(booking.id).get(stamps.STATUS, ""),
+                )
+                for booking in bookings
+            ]
+        return lines
 
     def budgets_gone(self, now: float) -> Mapping[str, Sequence[Stop]]:
         """Find the budgets that are gone, by team.
@@ -134,55 +224,135 @@ class Outlook:
             until = min(until, soon)
         return _Judged(team.budgets, changes, until, stops_of(team.name, states, policy.zone))
 
+    # Reading what changed.
+
+    def _changed(
+        self,
+        changes: Changes,
+        books: Books,
+        leaving: set[str],
+        held_back: Mapping[str, tuple[float, str]],
+    ) -> set[str]:
+        """List the bookings that are to be read again."""
+        ids = {*changes.bookings, *self._again, *(leaving ^ self._leaving)}
+        ids.update(
+            key
+            for key in held_back.keys() | self._held_back.keys()
+            if held_back.get(key) != self._held_back.get(key)
+        )
+        self._again, self._leaving, self._held_back = set(), leaving, dict(held_back)
+        self._all_anew = changes.everything
+        if changes.everything:
+            self.planner = Planner()
+            self.members = {}
+            self._groups.clear()
+            self._group_of.clear()
+            self._fresh.clear()
+        if changes.everything or changes.policy:
+            ids = {booking.id for booking in (*books.waiting(), *books.holding())}
+        return ids
+
+    def _read(
+        self, booking_id: str, booking: Booking | None, busy: Container[str], now: float
+    ) -> set[_Group]:
+        """Tell the planner what a booking is now; return the groups to be joined anew."""
+        planner, stale = self.planner, set[_Group]()
+        group = self._group_of.pop(booking_id, None)
+        if group is not None:
+            self._groups[group].pop(booking_id, None)
+            stale.add(group)
+        item = None
+        if booking is not None and booking.state.waits:
+            if booking_id in busy:
+                self._again.add(booking_id)
+            else:
+                item = self.waiting(booking)
+        if item is None:
+            waits = booking is not None and booking.state.waits
+            planner.leave(booking_id, waits=waits)
+            if not waits:
+                self.left.add(booking_id)
+        elif is_pod_group(item.booking.group):
+            group = (item.booking.team, item.booking.group)
+            self._group_of[booking_id] = group
+            self._groups[group][booking_id] = item
+            stale.add(group)
+        else:
+            planner.wait(item, now, new=not self._all_anew)
+        if booking is not None and booking.state.holds:
+            holder = self.holding(booking)
+            planner.hold(holder)
+            if booking.team and _owed(holder, now):
+                self._fresh[booking.team][booking_id] = holder
+        else:
+            ended = planner.end(booking_id)
+            if ended is not None:
+                self._fresh[ended.booking.team].pop(booking_id, None)
+        return stale
+
+    def _join(self, group: _Group, now: float) -> None:
+        """Put a group of pods in line as one, or each with the reason why it can't be."""
+        items = self._groups.get(group)
+        if not items:
+            self._groups.pop(group, None)
+            return
+        line, members = join_groups(items.values(), self._watch.group_members, self._shape)
+        entered = {item.booking.id for item in line}
+        for booking_id in items:
+            self.members.pop(booking_id, None)
+            if booking_id not in entered:
+                self.planner.leave(booking_id, waits=True)
+        self.members.update(members)
+        for item in line:
+            self.planner.wait(item, now, new=not self._all_anew)
+
     def waiting(self, booking: Booking) -> Waiting | None:
         """Look at one booking in line; None if there is nothing to be planned for it."""
-        return self._waiting(booking, None)
-
-    def holding(self, booking: Booking) -> Candidate:
-        """Look at one holder."""
-        return _candidate(self._watch, booking, ())
-
-    def _waiting(self, booking: Booking, held_back: tuple[float, str] | None) -> Waiting | None:
         needs = self._watch.needs_of(booking.id)
         annotations = self._watch.annotations_of(booking.id)
         held = annotations.get(stamps.HOLD) == "true"
         # A member of a pod group that is held back is missing there.
         if needs is None or not booking.options or (held and is_pod_group(booking.group)):
             return None
-        found = self._read.get(booking.id)
-        if (
-            found is None
-            or found[0] is not booking
-            or found[1] is not annotations
-            or found[2] is not needs
-        ):
-            item = Waiting(
-                booking=booking,
-                needs=needs,
-                shape=_shape(booking, needs),
-                runtime=_seconds(annotations.get(stamps.RUNTIME)),
-                order=_order(annotations.get(stamps.ORDER)),
-                blocked=messages.held_by_annotation() if held else "",
-            )
-            self._read[booking.id] = (booking, annotations, needs, item)
-        else:
-            item = found[3]
-        if held_back is None:
-            return item
-        return replace(item, not_before=held_back[0], failure=held_back[1])
+        not_before, failure = self._held_back.get(booking.id, (0.0, ""))
+        return Waiting(
+            booking=booking,
+            needs=needs,
+            shape=self._shape(booking, needs),
+            runtime=self._runtime(booking, annotations),
+            not_before=not_before,
+            blocked=messages.held_by_annotation() if held else "",
+            failure=failure,
+            order=_order(annotations.get(stamps.ORDER)),
+        )
 
+    def holding(self, booking: Booking) -> Candidate:
+        """Look at one holder."""
+        watch = self._watch
+        annotations = watch.annotations_of(booking.id)
+        pods = watch.pods_of(booking.id).values()
+        started = [pod.started for pod in pods if pod.started and not pod.ended]
+        return Candidate(
+            booking=booking,
+            needs=watch.needs_of(booking.id) or PodNeeds(),
+            started=min(started, default=booking.since),
+            checkpoint_every=_seconds(annotations.get(stamps.CHECKPOINT_EVERY)),
+            leaving=booking.state.leaves or booking.id in self._leaving,
+            runtime=self._runtime(booking, annotations),
+        )
 
-def _candidate(watch: Watch, booking: Booking, leaving: Container[str]) -> Candidate:
-    pods = watch.pods_of(booking.id).values()
-    started = [pod.started for pod in pods if pod.started and not pod.ended]
-    return Candidate(
-        booking=booking,
-        needs=watch.needs_of(booking.id) or PodNeeds(),
-        started=min(started, default=booking.since),
-        checkpoint_every=_seconds(watch.annotations_of(booking.id).get(stamps.CHECKPOINT_EVERY)),
-        leaving=booking.state.leaves or booking.id in leaving,
-        runtime=_seconds(watch.annotations_of(booking.id).get(stamps.RUNTIME)),
-    )
+    def _runtime(self, booking: Booking, annotations: Mapping[str, str]) -> float:
+        """Return how long it runs at most, by its own word or its class's; 0: nobody says."""
+        declared = _seconds(annotations.get(stamps.RUNTIME))
+        work_class = self._watch.policy.classes.get(booking.work_class)
+        most = float(work_class.max_runtime) if work_class is not None else 0.0
+        return min(declared, most) if declared and most else declared or most
+
+    def _shape(self, booking: Booking, needs: PodNeeds) -> bytes:
+        options = [(o.pool, o.product, o.milli, o.units, o.requirements) for o in booking.options]
+        text = json.encode((booking.pods, booking.sizes, options, needs))
+        digest = blake2b(text, digest_size=_SHAPE_BYTES).digest()
+        return self._shapes.setdefault(digest, digest)
 
 
 def team_shares(
@@ -215,13 +385,24 @@ def team_use(
         if pool in weights:
             use[team][pool] = reading.decayed
     for item in fresh:
-        booking, option = item.booking, item.booking.option
-        left = ENTRY_SECONDS - (now - item.started)
-        if option is not None and booking.team and left > 0 and option.pool in weights:
-            owed = item.milli * min(left, ENTRY_SECONDS)
-            pools = use[booking.team]
-            pools[option.pool] = pools.get(option.pool, 0.0) + owed
+        if item.booking.team:
+            pools = use[item.booking.team]
+            _charge(pools, [item], now)
+            for pool in pools.keys() - weights.keys():
+                del pools[pool]
     return use
+
+
+def _owed(item: Candidate, now: float) -> float:
+    """Return the entry penalty that work hasn't paid off yet, in milli-GPU-seconds."""
+    return item.milli * max(0.0, min(ENTRY_SECONDS - (now - item.started), ENTRY_SECONDS))
+
+
+def _charge(use: dict[str, float], fresh: Iterable[Candidate], now: float) -> None:
+    for item in fresh:
+        option = item.booking.option
+        if option is not None:
+            use[option.pool] = use.get(option.pool, 0.0) + _owed(item, now)
 
 
 def pool_weights(watch: Watch) -> dict[str, PoolWeight]:
@@ -232,12 +413,6 @@ def pool_weights(watch: Watch) -> dict[str, PoolWeight]:
         pool: PoolWeight(capacity=milli, rate_millionths=rates.get(pool, 1_000_000))
         for pool, milli in capacity.items()
     }
-
-
-def _shape(booking: Booking, needs: PodNeeds) -> bytes:
-    return json.encode(
-        (booking.pods, [(o.pool, o.product, o.units) for o in booking.options], needs)
-    )
 
 
 def _order(text: str | None) -> int:

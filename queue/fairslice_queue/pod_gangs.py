@@ -14,7 +14,7 @@ from fairslice.placement import PodNeeds, SetNeeds, gang_needs
 from fairslice.pod_groups import is_pod_group
 from fairslice_queue.actions import Release
 from fairslice_queue.facts import PodFacts
-from fairslice_queue.line import Waiting
+from fairslice_queue.order import Waiting
 
 __all__ = ["Joined", "join_groups", "releases_of"]
 

@@ -6,18 +6,16 @@ the patch.
 """
 
 import asyncio
-import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
-from fairslice import stamps
-from fairslice.booking import Booking, State
+from fairslice.booking import State
 from fairslice.kube.client import KubeClient, Unreachable
-from fairslice_queue.actions import Explain, Preempt, Release, Reserve
-from fairslice_queue.bookkeeping import LedgerUnavailable, Verdict
+from fairslice_queue.actions import Preempt, Release, Reserve
+from fairslice_queue.bookkeeping import LedgerUnavailable, ReleaseOrder, Verdict
 from fairslice_queue.caps import limits_of
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.letting_go import let_go
@@ -26,12 +24,12 @@ from fairslice_queue.mirror import Mirror
 from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.outlook import Outlook
 from fairslice_queue.overtime import Overtime
-from fairslice_queue.planner import PlanState, plan
 from fairslice_queue.pod_gangs import releases_of
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconciler import Reconciler
 from fairslice_queue.restarts import Restarts
 from fairslice_queue.returning import Returning
+from fairslice_queue.scene import Scene
 from fairslice_queue.seat import Calls, Seat
 from fairslice_queue.standing import Standing
 from fairslice_queue.usage import Meter
@@ -74,18 +72,21 @@ class Reign:
         self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
         self._outlook = Outlook(watch, meter)
         self._overtime = Overtime(seat)
-        self._blocked: dict[str, bool] = {}
-        self._capped: dict[str, bool] = {}
+        self._thorough = True
 
     async def run(self) -> None:
         """Take over, then work until cancelled."""
         await self._take_over()
-        async with asyncio.TaskGroup() as tasks:
-            self._seat.calls.attach(tasks)
-            tasks.create_task(self._follow())
-            tasks.create_task(self._tick())
-            tasks.create_task(self._audit())
-            tasks.create_task(self._work())
+        self._seat.standing.follow(self._outlook)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._seat.calls.attach(tasks)
+                tasks.create_task(self._follow())
+                tasks.create_task(self._tick())
+                tasks.create_task(self._audit())
+                tasks.create_task(self._work())
+        finally:
+            self._seat.standing.follow(None)
 
     async def _take_over(self) -> None:
         level = logging.WARNING
@@ -146,6 +147,7 @@ class Reign:
                     await self._reconciler.check_all()
             except (LedgerUnavailable, Unreachable) as error:
                 _log.debug("checks put off: %s", error)
+            self._thorough = True
             seat.watch.changed.set()
 
     async def _audit(self) -> None:
@@ -207,88 +209,82 @@ class Reign:
         await seat.mirror.follow(0.0)
         now = seat.clock()
         await self._pushing.act_on_due(now)
-        actions = plan(self._state(now), now)
-        seat.standing.begin()
-        agreed = True
+        thorough, self._thorough = self._thorough, False
+        scene = self._scene(now, thorough=thorough)
+        planner = self._outlook.planner
+        actions = planner.decide(scene, now, thorough=thorough)
         for action in actions:
             match action:
-                case Release():
-                    members = self._outlook.members.get(action.booking)
-                    if members is None:
-                        agreed &= await self._release(action, now)
-                    else:
-                        agreed &= await self._release_group(action, members, now)
                 case Preempt():
                     self._pushing.begin(action, now)
                 case Reserve():
                     self._pushing.keep(action)
-                case Explain():
-                    for each in self._outlook.members.get(action.booking, ()):
-                        self._explain(dataclasses.replace(action, booking=each.id))
-                    if action.booking not in self._outlook.members:
-                        self._explain(action)
-        await self._tell_who_is_capped()
-        seat.standing.end()
-        if len(self._blocked) > 2 * len(seat.standing.lines) + 100:
-            lines = seat.standing.lines
-            self._blocked = {key: value for key, value in self._blocked.items() if key in lines}
+        releases = [action for action in actions if isinstance(action, Release)]
+        agreed = await self._release(releases, now) if releases else True
+        capped = planner.capped()
+        if capped:
+            await seat.ledger.block_many(seat.epoch, self._with_members(capped))
+        self._tell()
         self._pushing.void_claims(now)
         return agreed
 
-    def _state(self, now: float) -> PlanState:
+    def _scene(self, now: float, *, thorough: bool) -> Scene:
         seat = self._seat
-        return self._outlook.draw(
+        return self._outlook.follow(
             seat.mirror.books,
             now,
             busy=seat.calls.busy,
             leaving=self._pushing.warned.keys(),
             held_back=self._reconciler.held_back,
             claims=self._pushing.claims,
+            thorough=thorough,
         )
 
-    def _explain(self, action: Explain) -> None:
-        seat = self._seat
-        shown = seat.watch.annotations_of(action.booking).get(stamps.STATUS, "")
-        seat.standing.explain(seat.mirror.books.get(action.booking), action, shown)
-        if action.capped != self._blocked.get(action.booking):
-            self._capped[action.booking] = action.capped
+    def _tell(self) -> None:
+        standing, outlook = self._seat.standing, self._outlook
+        for booking_id in outlook.left:
+            standing.forget(booking_id)
+        outlook.left.clear()
+        standing.changed(outlook.planner.take_told())
 
-    async def _tell_who_is_capped(self) -> None:
-        """Tell the ledger: what only its own team's caps hold up must not keep others waiting."""
-        seat = self._seat
-        for capped in (True, False):
-            ids = [booking for booking, value in self._capped.items() if value is capped]
-            await seat.ledger.block(seat.epoch, *ids, blocked=capped)
-        self._blocked |= self._capped
-        self._capped = {}
+    def _with_members(self, capped: Mapping[str, bool]) -> Mapping[str, bool]:
+        """Say of each pod of a group what holds of the group."""
+        found = dict(capped)
+        for booking_id in capped.keys() & self._outlook.members.keys():
+            for member in self._outlook.members[booking_id]:
+                found[member.id] = capped[booking_id]
+        return found
 
-    async def _release_group(self, action: Release, members: Sequence[Booking], now: float) -> bool:
-        """Release all pods of a group, or none: none is let go before all are in the books."""
-        seat, done = self._seat, list[Booking]()
-        if not all(self._may_go(booking.id) for booking in members):
-            return True
-        for release in releases_of(action, members):
-            released = await self._booked(release, now)
-            if released is None:
-                for booking in done:
-                    await seat.ledger.requeue(
-                        seat.epoch, booking.id, state=State.QUEUED, pods=1, reason="", now=now
-                    )
-                return False
-            done.append(released)
-        for booking in done:
-            self._let_go(booking, now)
-        self._pushing.fulfilled(action.booking)
-        return True
+    async def _release(self, actions: Sequence[Release], now: float) -> bool:
+        """Write releases into the books, then let go what they agreed to. False: not to all."""
+        orders: list[ReleaseOrder] = []
+        groups: dict[str, str] = {}
+        for action in actions:
+            members = self._outlook.members.get(action.booking)
+            each = (action,) if members is None else releases_of(action, members)
+            # No pod of a group is let go before all are in the books.
+            if all(self._may_go(release.booking) for release in each):
+                group = "" if members is None else action.booking
+                groups.update((release.booking, action.booking) for release in each)
+                orders += [self._order(release, group, now) for release in each]
+            else:
+                self._not_released(action)
+        outcomes = await self._seat.ledger.release_many(self._seat.epoch, orders, now)
+        agreed = True
+        for order, outcome in zip(orders, outcomes, strict=True):
+            if outcome.verdict is Verdict.BOOKED:
+                self._let_go(order, now)
+                self._pushing.fulfilled(groups[order.id])
+                continue
+            _log.debug("%s not released: %s %s", order.id, outcome.cause, outcome.subject)
+            agreed = False
+            self._outlook.look_again(order.id)
+            self._outlook.planner.touch(nodes=order.place)
+        return agreed
 
-    async def _release(self, action: Release, now: float) -> bool:
-        if not self._may_go(action.booking):
-            return True
-        released = await self._booked(action, now)
-        if released is None:
-            return False
-        self._let_go(released, now)
-        return True
+    def _not_released(self, action: Release) -> None:
+        self._outlook.look_again(action.booking)
+        self._outlook.planner.touch(nodes=action.place)
 
     def _may_go(self, booking_id: str) -> bool:
         """Say whether what was planned for still waits, with no call under way."""
@@ -297,33 +293,28 @@ class Reign:
             return False
         return self._seat.watch.teams.named(booking.team) is not None
 
-    async def _booked(self, action: Release, now: float) -> Booking | None:
-        """Write a release into the books; None if they refuse it."""
+    def _order(self, action: Release, group: str, now: float) -> ReleaseOrder:
         seat = self._seat
         booking = seat.mirror.books.get(action.booking)
         team = seat.watch.teams.named(booking.team) if booking is not None else None
-        if booking is None or team is None:
-            return None
-        outcome = await seat.ledger.release(
-            seat.epoch,
-            booking.id,
+        assert booking is not None
+        assert team is not None
+        return ReleaseOrder(
+            id=booking.id,
             chosen=action.chosen,
-            place=action.place,
+            place=dict(action.place),
             limits=limits_of(team, booking.work_class, booking.options, now),
-            now=now,
-        )
-        if outcome.verdict is not Verdict.BOOKED:
-            _log.debug("%s not released: %s %s", booking.id, outcome.cause, outcome.subject)
-            return None
-        return structs.replace(
-            booking, state=State.RELEASED, chosen=action.chosen, place=dict(action.place)
+            group=group,
         )
 
-    def _let_go(self, booking: Booking, now: float) -> None:
+    def _let_go(self, order: ReleaseOrder, now: float) -> None:
         seat = self._seat
-        self._pushing.fulfilled(booking.id)
+        booking = seat.mirror.books.get(order.id)
+        assert booking is not None
+        booking = structs.replace(
+            booking, state=State.RELEASED, chosen=order.chosen, place=order.place
+        )
         seat.watch.disrupted.pop(booking.id, None)
-        self._blocked.pop(booking.id, None)
         labels = (booking.team, booking.work_class)
         seat.metrics.released.labels(*labels).inc()
         seat.metrics.waited.labels(*labels).observe(max(0.0, now - booking.queued_at))

@@ -1,6 +1,7 @@
 """What teams may do in pools just now: budgets that are gone, guarantees that are not lent."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from fairslice.booking import Booking
 from fairslice.budgets import Stop, stop_for
@@ -12,8 +13,21 @@ __all__ = ["Rights"]
 _NONE: Sequence[Stop] = ()
 
 
+class _Keeping(NamedTuple):
+    """What teams that don't lend all of their guarantee may still take; in milli-GPU."""
+
+    by_team: Mapping[str, int]
+    total: int
+
+    def __bool__(self) -> bool:
+        return bool(self.by_team)
+
+
 class Rights:
-    """Rights at one time. `tally` may change meanwhile; `capacity` is milli-GPU by pool."""
+    """Rights at one time. `capacity` is milli-GPU by pool.
+
+    `tally` may change meanwhile, if `recount` is told.
+    """
 
     def __init__(
         self,
@@ -28,6 +42,7 @@ class Rights:
         self._now = now
         self._stops = stops or {}
         self._capacity = capacity or {}
+        self._keeping: dict[str, _Keeping] = {}
 
     def stop(self, team: str, pool: str) -> Stop | None:
         """Find the budget that is gone for new work of a team in a pool."""
@@ -64,17 +79,36 @@ class Rights:
 
         None: it is within the team's own guarantee, or enough stays free.
         """
-        keepers = self._teams.kept(pool, self._now)
         capacity = self._capacity.get(pool)
-        if not keepers or capacity is None:
+        if capacity is None:
+            return None
+        kept = self._kept(pool)
+        if not kept:
             return None
         tally = self._tally
         if tally.pools[team, pool] + asked <= self.guaranteed(team, pool):
             return None
-        kept = sum(
-            max(0, milli - tally.pools[name, pool] - tally.surge[name, pool])
-            for name, milli in keepers
-            if name != team
-        )
+        by_others = kept.total - kept.by_team.get(team, 0)
         free = max(0, capacity - tally.in_pool[pool])
-        return (free, kept) if asked > free - kept and kept else None
+        return (free, by_others) if asked > free - by_others and by_others else None
+
+    def lendable(self, pool: str) -> int:
+        """Return what whoever keeps nothing itself may borrow of a pool, in milli-GPU."""
+        free = max(0, self._capacity.get(pool, 0) - self._tally.in_pool[pool])
+        return free - self._kept(pool).total
+
+    def recount(self) -> None:
+        """Take note that the tally has changed."""
+        self._keeping = {}
+
+    def _kept(self, pool: str) -> _Keeping:
+        found = self._keeping.get(pool)
+        if found is None:
+            tally = self._tally
+            by_team = {
+                name: left
+                for name, milli in self._teams.kept(pool, self._now)
+                if (left := milli - tally.pools[name, pool] - tally.surge[name, pool]) > 0
+            }
+            found = self._keeping[pool] = _Keeping(by_team, sum(by_team.values()))
+        return found

@@ -34,11 +34,17 @@ class Room:
     Takings count in every view. The hypothetical ones are made when they are first asked for.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeState], candidates: Iterable[Candidate]) -> None:
-        self._candidates = list(candidates)
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeState],
+        candidates: Iterable[Candidate],
+        *,
+        someone_leaves: bool,
+    ) -> None:
+        self._candidates = candidates
         self._now = _View(nodes)
         self._views: dict[str, _View] = {}
-        self.someone_leaves = any(item.leaving for item in self._candidates)
+        self.someone_leaves = someone_leaves
 
     @property
     def now(self) -> Mapping[str, NodeState]:

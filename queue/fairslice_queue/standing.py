@@ -1,24 +1,24 @@
-"""Where everybody stands: kept for the status API, told on the objects within a budget.
+"""Where everybody stands: answered when asked, told on the objects within a budget.
 
-Every waiting workload's position and reason are kept in memory at each round. Of a team, the
-first twenty have them written on their objects, at most ten writes a second in all.
+Of a team, the first twenty have their position and reason written on their objects, at most
+ten writes a second in all.
 """
 
 import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking
 from fairslice.kube.client import ApiError, KubeClient, Unreachable
 from fairslice_queue.acting import Actor
-from fairslice_queue.actions import Explain
 from fairslice_queue.object_paths import ObjectPaths
 
-__all__ = ["Standing", "StandingLine"]
+__all__ = ["Standing", "StandingLine", "Standings"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +30,16 @@ _QUEUED = "Queued: "
 
 @dataclass(frozen=True, slots=True)
 class StandingLine:
-    """One waiting workload's standing. Position counts from 1 within its team."""
+    """One waiting workload's standing. Position counts from 1 within its team.
+
+    `shown` is what its object says already.
+    """
 
     booking: Booking
     position: int
     queued: int
     reason: str
+    shown: str = ""
 
     @property
     def text(self) -> str:
@@ -43,6 +47,16 @@ class StandingLine:
         return _QUEUED + messages.position(
             self.position, self.queued, self.booking.team, self.reason
         )
+
+
+class Standings(Protocol):
+    """Whoever knows where work stands now."""
+
+    def teams(self) -> Sequence[str]:
+        """List the teams that have work in line."""
+
+    def of_team(self, team: str, most: int | None = None) -> Sequence[StandingLine]:
+        """Say where a team's work stands: all of it, or the first so many; in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,43 +67,46 @@ class _Event:
 
 
 class Standing:
-    """Explanations of one round after the other, and what was told of them."""
+    """Where work stands, as the present leader's planning knows, and what was told of it."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, StandingLine] = {}
-        self._next: dict[str, StandingLine] = {}
+        self._source: Standings | None = None
+        self._changed: OrderedDict[str, None] = OrderedDict()
         self._told: dict[str, str] = {}
         self._events: OrderedDict[tuple[str, str], _Event] = OrderedDict()
         self._work = asyncio.Event()
 
+    def follow(self, source: Standings | None) -> None:
+        """Ask this one from now on; nobody: this process doesn't lead, and knows of nothing."""
+        self._source = source
+        self._changed.clear()
+
     @property
     def lines(self) -> Mapping[str, StandingLine]:
-        """The present standing, by booking id."""
-        return self._lines
+        """Everybody's present standing, by booking id. It costs what is in line."""
+        source = self._source
+        if source is None:
+            return {}
+        return {line.booking.id: line for team in source.teams() for line in source.of_team(team)}
 
-    def begin(self) -> None:
-        """Start a round."""
-        self._next = {}
+    def of_team(self, team: str) -> Sequence[StandingLine]:
+        """Say where a team's work stands, in order."""
+        return self._source.of_team(team) if self._source is not None else ()
 
-    def explain(self, booking: Booking | None, action: Explain, shown: str = "") -> None:
-        """Keep an explanation. `shown` is what the object says already."""
-        if booking is None:
-            return
-        line = StandingLine(booking, action.position, action.queued, action.reason)
-        self._next[booking.id] = line
-        if shown.startswith(_QUEUED):  # an earlier leader told it
-            self._told.setdefault(booking.id, shown)
+    def line(self, booking: Booking) -> StandingLine | None:
+        """Say where one workload stands; None if it isn't in line."""
+        lines = self.of_team(booking.team)
+        return next((line for line in lines if line.booking.id == booking.id), None)
 
-    def end(self) -> None:
-        """End a round: what was not explained waits no more."""
-        for booking_id in self._lines.keys() - self._next.keys():
-            self._told.pop(booking_id, None)
-        if self._next != self._lines:
-            self._lines = self._next
+    def changed(self, teams: Iterable[str]) -> None:
+        """Take note that the work of these teams may stand elsewhere than before."""
+        for team in teams:
+            self._changed[team] = None
+        if self._changed:
             self._work.set()
 
     def forget(self, booking_id: str) -> None:
-        """Drop what was told of a booking that is over."""
+        """Drop what was told of a booking that waits no more."""
         self._told.pop(booking_id, None)
 
     def tell(self, booking: Booking, reason: str, text: str) -> None:
@@ -107,22 +124,36 @@ class Standing:
             await self._work.wait()
             self._work.clear()
             while (batch := self._due()) or self._events:
-                for line in batch[:_WRITES_PER_SECOND]:
+                for line in batch:
                     await self._write(actor, line)
-                for _ in range(max(0, _WRITES_PER_SECOND - len(batch))):
+                for _ in range(_WRITES_PER_SECOND - len(batch)):
                     if self._events:
                         _, event = self._events.popitem(last=False)
                         await self._emit(actor, event)
                 await asyncio.sleep(1.0)
 
     def _due(self) -> list[StandingLine]:
-        return [
-            line
-            for booking_id, line in self._lines.items()
-            if line.position <= _TOLD_POSITIONS
-            and line.booking.ref.name
-            and self._told.get(booking_id) != line.text
-        ]
+        """Find what is to be written next, one team after the other."""
+        due: list[StandingLine] = []
+        for _ in range(len(self._changed)):
+            room = _WRITES_PER_SECOND - len(due)
+            if not room or self._source is None:
+                break
+            team, _ = self._changed.popitem(last=False)
+            news = [
+                line for line in self._source.of_team(team, _TOLD_POSITIONS) if self._is_news(line)
+            ]
+            if len(news) > room:
+                self._changed[team] = None
+            due += news[:room]
+        return due
+
+    def _is_news(self, line: StandingLine) -> bool:
+        if not line.booking.ref.name:
+            return False
+        if line.shown.startswith(_QUEUED):  # an earlier leader told it
+            self._told.setdefault(line.booking.id, line.shown)
+        return self._told.get(line.booking.id) != line.text
 
     async def _write(self, actor: Actor, line: StandingLine) -> None:
         ref, booking_id = line.booking.ref, line.booking.id
@@ -135,6 +166,7 @@ class Standing:
         except Unreachable as error:
             _log.debug("not told yet: %s: %s", ref, error)
             self._told.pop(booking_id, None)
+            self.changed((line.booking.team,))
         except ApiError as error:
             _log.debug("not told: %s: %s", ref, error)
         else:

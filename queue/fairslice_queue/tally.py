@@ -2,10 +2,24 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fairslice.booking import Booking, Option
 
 __all__ = ["Tally"]
+
+_K = TypeVar("_K")
+
+
+class _Layer(Counter[_K]):
+    """What was counted here, and below that whatever a counter says."""
+
+    def __init__(self, below: Counter[_K]) -> None:
+        super().__init__()
+        self._below = below
+
+    def __missing__(self, key: _K) -> int:
+        return self._below[key]
 
 
 @dataclass(slots=True)
@@ -22,15 +36,15 @@ class Tally:
     resources: Counter[tuple[str, str]] = field(default_factory=Counter)
     in_pool: Counter[str] = field(default_factory=Counter)
 
-    def copy(self) -> "Tally":
-        """Copy, to count on from here without touching the original."""
+    def layer(self) -> "Tally":
+        """Count on from here without touching the original, while that doesn't change."""
         return Tally(
-            self.pools.copy(),
-            self.surge.copy(),
-            self.classes.copy(),
-            self.users.copy(),
-            self.resources.copy(),
-            self.in_pool.copy(),
+            _Layer(self.pools),
+            _Layer(self.surge),
+            _Layer(self.classes),
+            _Layer(self.users),
+            _Layer(self.resources),
+            _Layer(self.in_pool),
         )
 
     def add(self, booking: Booking, option: Option, sign: int = 1) -> None:

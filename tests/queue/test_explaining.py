@@ -17,8 +17,8 @@ from fairslice.settings import Address
 from fairslice.status_client import StatusUnavailable, fetch
 from fairslice.teams import TeamIndex
 from fairslice_queue.explaining import Explanation, explain
-from fairslice_queue.line import Line, Waiting
 from fairslice_queue.metrics import QueueMetrics
+from fairslice_queue.order import Order, Waiting
 from fairslice_queue.rights import Rights
 from fairslice_queue.status_api import StatusApi
 
@@ -43,7 +43,7 @@ weights = st.fixed_dictionaries(
 
 def explained(
     state: Scene, use: dict[str, float], weighed: dict[str, PoolWeight]
-) -> tuple[Explanation, Waiting, Line]:
+) -> tuple[Explanation, Waiting, Order]:
     drawn = state.state()
     teams = TeamIndex.build(state.teams, {})
     item = drawn.waiting[0]
@@ -55,7 +55,7 @@ def explained(
     )
     share = next(term.value for term in told.terms if term.term == "share")
     assert isinstance(share, float)
-    line = Line(state.policy, teams, drawn.tally, {owner.name: share}, NOW, rights)
+    line = Order(state.policy, drawn.tally, lambda _: share, NOW, rights)
     return told, item, line
 
 
@@ -73,7 +73,7 @@ def test_the_terms_of_the_share_add_up_to_what_the_line_goes_by(
     assert parts == [pytest.approx(item.part, rel=1e-9, abs=1e-15) for item in told.pools]
     terms = {term.term: term.value for term in told.terms}
     assert terms["share"] == pytest.approx(max(parts, default=0.0) / weight, abs=1e-9)
-    key = line.key(item, state.teams[0])
+    key = line.key(item)
     assert (key.passes, key.borrowed, key.rank, key.share, key.queued_at, key.name) == (
         terms["passes"],
         terms["borrowed"],

@@ -9,8 +9,7 @@ import pytest
 from fairslice import stamps
 from fairslice.kube.client import KubeClient, Unreachable
 from fairslice_queue import standing as module
-from fairslice_queue.actions import Explain
-from fairslice_queue.standing import Standing
+from fairslice_queue.standing import Standing, StandingLine
 
 from .plans import booking
 
@@ -76,53 +75,79 @@ async def _go_on(
         await asyncio.wait([task])
 
 
-def _round(standing: Standing, names: list[str], reason: str = "waits", team: str = "cv") -> None:
-    standing.begin()
-    for number, name in enumerate(names, 1):
-        action = Explain(name, number, len(names), reason, capped=False)
-        standing.explain(booking(name, team), action)
-    standing.end()
+class _Line:
+    """A line in which everybody waits for the same reason."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.shown = ""
+        self.asked: list[int | None] = []
+
+    def teams(self) -> list[str]:
+        return ["cv"]
+
+    def of_team(self, team: str, most: int | None = None) -> list[StandingLine]:
+        self.asked.append(most)
+        lines = [
+            StandingLine(booking(name, team), number, len(self.names), "waits", self.shown)
+            for number, name in enumerate(self.names, 1)
+        ]
+        return lines[:most]
+
+
+def _round(standing: Standing, line: _Line, names: list[str]) -> None:
+    for name in set(line.names) - set(names):
+        standing.forget(name)
+    line.names = names
+    standing.changed(["cv"])
+
+
+def _scene() -> tuple[Standing, _Line]:
+    standing, line = Standing(), _Line()
+    standing.follow(line)
+    return standing, line
 
 
 async def test_the_first_twenty_are_told_ten_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = Standing()
-    _round(standing, [f"j{n:02}" for n in range(50)])
+    standing, line = _scene()
+    _round(standing, line, [f"j{n:02}" for n in range(50)])
     client = await _run(standing, 20, monkeypatch)
     assert sorted(name for _, name, _ in client.patched) == [f"j{n:02}" for n in range(20)]
     for second in range(20):
         writes = [at for at, *_ in client.patched if at == second]
         writes += [at for at, _ in client.events if at == second]
         assert len(writes) <= 10
-    assert len(standing.lines) == 50
     assert "position 3 of 50 in team cv: waits" in client.patched[2][2]
+    assert set(line.asked) == {20}  # nobody asks for the whole line in order to tell a part
+    assert len(standing.lines) == 50
 
 
 async def test_nothing_is_written_twice_and_changes_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = Standing()
-    _round(standing, ["a", "b"])
+    standing, line = _scene()
+    _round(standing, line, ["a", "b"])
     client = await _run(standing, 3, monkeypatch)
-    _round(standing, ["a", "b"])
+    _round(standing, line, ["a", "b"])
     await _go_on(standing, client, 3, monkeypatch)
     assert len(client.patched) == 2
-    _round(standing, ["b"])
+    _round(standing, line, ["b"])
     await _go_on(standing, client, 3, monkeypatch)
     assert [name for _, name, _ in client.patched] == ["a", "b", "b"]
     assert len(client.events) == 2
 
 
 async def test_who_comes_back_into_line_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = Standing()
-    _round(standing, ["a"])
+    standing, line = _scene()
+    _round(standing, line, ["a"])
     client = await _run(standing, 3, monkeypatch)
-    _round(standing, [])
-    _round(standing, ["a"])
+    _round(standing, line, [])
+    _round(standing, line, ["a"])
     await _go_on(standing, client, 3, monkeypatch)
     assert [name for _, name, _ in client.patched] == ["a", "a"]
 
 
 async def test_what_could_not_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = Standing()
-    _round(standing, ["a"])
+    standing, line = _scene()
+    _round(standing, line, ["a"])
     clock = _Clock()
     client = _Client(clock)
     client.away = True
@@ -135,13 +160,22 @@ async def test_what_could_not_be_written_is_written_later(monkeypatch: pytest.Mo
 async def test_what_an_earlier_leader_wrote_is_not_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standing = Standing()
-    standing.begin()
-    text = "Queued: position 1 of 1 in team cv: waits"
-    standing.explain(booking("a"), Explain("a", 1, 1, "waits", capped=False), text)
-    standing.end()
+    standing, line = _scene()
+    line.shown = "Queued: position 1 of 1 in team cv: waits"
+    _round(standing, line, ["a"])
     client = await _run(standing, 3, monkeypatch)
     assert (client.patched, client.events) == ([], [])
+
+
+async def test_who_does_not_lead_knows_of_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing, line = _scene()
+    _round(standing, line, ["a"])
+    assert standing.line(booking("a")) is not None
+    standing.follow(None)
+    assert standing.line(booking("a")) is None
+    assert standing.lines == {}
+    client = await _run(standing, 3, monkeypatch)
+    assert client.patched == []
 
 
 async def test_events_are_told_once_and_never_without_bound(
