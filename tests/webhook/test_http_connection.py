@@ -34,7 +34,7 @@ class Place:
         found = b""
         try:
             while True:
-                data = await asyncio.wait_for(reader.read(65536), 0.3)
+                data = await asyncio.wait_for(reader.read(65536), 0.2)
                 if not data:
                     break
                 found += data

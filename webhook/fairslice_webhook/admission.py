@@ -4,11 +4,13 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
 
 from fairslice import messages
-from fairslice_queue.ledger import Ledger, LedgerUnavailable, Outcome
+from fairslice_queue.ledger import BookRequest, Ledger, LedgerUnavailable, Outcome
 from fairslice_webhook.audit import AuditSink
 from fairslice_webhook.decide import LedgerAnswer, Phase, conclude, decide, without_ledger
 from fairslice_webhook.decision import (
@@ -25,7 +27,8 @@ from fairslice_webhook.decision import (
 )
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.patching import InapplicablePatch, try_out
-from fairslice_webhook.review import Review, decode_review, encode_response
+from fairslice_webhook.review import Review, decode_review, encode_passed, encode_response
+from fairslice_webhook.templates import Template, Templates, Written
 from fairslice_webhook.view import Call, View
 
 __all__ = ["Admission"]
@@ -35,6 +38,31 @@ _UNSEEN_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Away(Enum):
+    """The ledger gave no answer."""
+
+    AWAY = "away"
+
+
+@dataclass(slots=True)
+class _Case:
+    """A review on its way to its answer. `within` seconds of `started` it must be there."""
+
+    review: Review
+    view: View
+    phase: Phase
+    call: Call
+    within: float
+    started: float
+    template: Template | None
+
+    def decide(self) -> Decision:
+        """Decide; as often as needed, always alike."""
+        return decide(self.review, self.view, self.call, self.phase)
 
 
 def _fresh_call() -> Call:
@@ -53,6 +81,7 @@ class Admission:
         *,
         call: Callable[[], Call] = _fresh_call,
         newest: Callable[[], View | None] = lambda: None,
+        templates: Templates | None = None,
     ) -> None:
         """Answer with this ledger; `newest` gives the view as it is then, for another look."""
         self._ledger = ledger
@@ -60,20 +89,33 @@ class Admission:
         self._sink = sink
         self._call = call
         self._newest = newest
+        self._templates = Templates() if templates is None else templates
 
     def begin(
         self, body: bytes, view: View, phase: Phase, within: float
     ) -> bytes | Coroutine[Any, Any, bytes]:
         """Answer a review now if that needs no ledger, else say what to await for the answer.
 
-        It then takes so many seconds at most. Raises ReviewError for what is no review.
+        That takes so many seconds at most. Raises ReviewError for what is no review.
         """
         started = time.perf_counter()
-        review = decode_review(body)
-        decision = decide(review, view, self._call(), phase)
-        if not isinstance(decision, Answer) or (decision.denial and decision.denial.unseen):
-            return self._later(review, view, phase, decision, within, started)
-        return self._final(review, phase, decision, started)
+        review, call = decode_review(body), self._call()
+        template = self._templates.of(review, view, call, phase)
+        case = _Case(review, view, phase, call, within, started, template)
+        if template is not None:
+            if template.answer is not None:
+                return self._repeat(case, template.answer)
+            if template.request is not None:
+                return self._book_alike(case, template, template.wish(review, call))
+        decision = case.decide()
+        if not isinstance(decision, Answer):
+            return self._grant(case, decision)
+        if decision.denial is not None and decision.denial.unseen:
+            return self._look_again(case)
+        answer = self._tried(review, decision)
+        if template is not None:
+            template.learn_answer(view, call, answer)
+        return self._final(case, answer)
 
     async def answer(self, body: bytes, view: View, phase: Phase, within: float) -> bytes:
         """Answer a review within so many seconds of now.
@@ -83,66 +125,59 @@ class Admission:
         begun = self.begin(body, view, phase, within)
         return begun if isinstance(begun, bytes) else await begun
 
-    async def _later(
-        self,
-        review: Review,
-        view: View,
-        phase: Phase,
-        decision: Decision,
-        within: float,
-        started: float,
-    ) -> bytes:
-        if isinstance(decision, Answer):
-            decision = await self._look_again(review, view, phase, min(within, _UNSEEN_SECONDS))
-        if not isinstance(decision, Answer):
-            decision = await self._ask(decision, within)
-        return self._final(review, phase, decision, started)
+    # With the ledger.
 
-    def _final(self, review: Review, phase: Phase, answer: Answer, started: float) -> bytes:
-        answer = self._tried(review, answer)
-        self._count(review, phase, answer, time.perf_counter() - started)
-        denial = answer.denial
-        if denial is None:
-            return encode_response(
-                review.uid, allowed=True, patch=answer.ops, warnings=answer.warnings
-            )
-        return encode_response(
-            review.uid,
-            allowed=False,
-            warnings=answer.warnings,
-            code=denial.code,
-            reason=denial.reason,
-            message=denial.message,
-        )
+    async def _grant(self, case: _Case, wish: Wish) -> bytes:
+        outcome = await self._asked(self._ask(wish), case.within)
+        if isinstance(wish, Book):
+            self._count_booking(wish.request.booking.ref.kind, outcome)
+        return self._conclude(case, wish, outcome)
 
-    async def _look_again(
-        self, review: Review, view: View, phase: Phase, seconds: float
-    ) -> Decision:
+    async def _book_alike(self, case: _Case, template: Template, request: BookRequest) -> bytes:
+        """Book what is like others that were booked a moment ago."""
+        outcome = await self._asked(self._ledger.book(request), case.within)
+        self._count_booking(request.booking.ref.kind, outcome)
+        if isinstance(outcome, Outcome):
+            written = template.conclusion(request, outcome)
+            if written is not None:
+                return self._repeat(case, written)
+        # It did not go as with the others: now the whole decision is needed.
+        wish = case.decide()
+        assert isinstance(wish, Book)
+        return self._conclude(case, wish, outcome)
+
+    def _conclude(self, case: _Case, wish: Wish, outcome: LedgerAnswer | _Away) -> bytes:
+        if isinstance(outcome, _Away):
+            return self._final(case, self._tried(case.review, without_ledger(wish)))
+        answer = self._tried(case.review, conclude(wish, outcome))
+        template = case.template
+        if template is not None and isinstance(wish, Book) and isinstance(outcome, Outcome):
+            template.learn_booking(case.view, case.call, wish, outcome, answer)
+        return self._final(case, answer)
+
+    async def _look_again(self, case: _Case) -> bytes:
         """Decide anew on newer views: what came just before may not have been seen yet."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + min(case.within, _UNSEEN_SECONDS)
         while True:
-            decision = decide(review, view, self._call(), phase)
-            unseen = isinstance(decision, Answer) and decision.denial and decision.denial.unseen
-            if not unseen or time.monotonic() >= deadline:
-                return decision
             await asyncio.sleep(_LOOK_SECONDS)
-            view = self._newest() or view
+            case.view, case.call = self._newest() or case.view, self._call()
+            decision = case.decide()
+            if not isinstance(decision, Answer):
+                return await self._grant(case, decision)
+            unseen = decision.denial is not None and decision.denial.unseen
+            if not unseen or time.monotonic() >= deadline:
+                return self._final(case, self._tried(case.review, decision))
 
-    async def _ask(self, wish: Wish, within: float) -> Answer:
+    async def _asked(self, answer: Awaitable[T], within: float) -> T | _Away:
         try:
             async with asyncio.timeout(within):
-                outcome = await self._grant(wish)
+                return await answer
         except (LedgerUnavailable, TimeoutError) as error:
             self._metrics.ledger_away.inc()
-            if isinstance(wish, Book):
-                self._metrics.bookings.labels(wish.request.booking.ref.kind, "unavailable").inc()
             _log.debug("answered without the ledger: %s", error)
-            return without_ledger(wish)
-        if isinstance(wish, Book) and isinstance(outcome, Outcome):
-            self._count_booking(wish, outcome)
-        return conclude(wish, outcome)
+            return _Away.AWAY
 
-    async def _grant(self, wish: Wish) -> LedgerAnswer:
+    async def _ask(self, wish: Wish) -> LedgerAnswer:
         ledger = self._ledger
         match wish:
             case Book():
@@ -172,8 +207,10 @@ class Admission:
             case Peek() | PeekReplicas():
                 return await ledger.held(wish.team)
 
+    # The last steps.
+
     def _tried(self, review: Review, answer: Answer) -> Answer:
-        """Apply the patch to the object first: one that doesn't apply is never sent.
+        """Try the patch on the object first: one that doesn't apply is never sent.
 
         The API server would fail the request whatever the failurePolicy. Work that holds no
         booking passes unchanged instead; work that does must not be stored unpatched.
@@ -196,19 +233,39 @@ class Admission:
             return Answer(denial=Denial(messages.patch_inapplicable(), 500, "InternalError"))
         return answer
 
-    def _count(self, review: Review, phase: Phase, answer: Answer, seconds: float) -> None:
-        outcome = "denied" if answer.denial else "patched" if answer.ops else "allowed"
-        metrics = self._metrics
-        metrics.answered(phase.value, review.kind.kind, review.operation, outcome, seconds)
+    def _final(self, case: _Case, answer: Answer) -> bytes:
         for record in answer.records:
-            metrics.audit.labels(record.feature, record.outcome).inc()
+            self._metrics.audit.labels(record.feature, record.outcome).inc()
         # A dry run leaves no trace.
-        if answer.records and not review.dry_run:
+        if answer.records and not case.review.dry_run:
             self._sink.keep(answer.records)
+        denial = answer.denial
+        self._count(case, "denied" if denial else "patched" if answer.ops else "allowed")
+        return encode_response(
+            case.review.uid,
+            allowed=denial is None,
+            patch=answer.ops if denial is None else (),
+            warnings=answer.warnings,
+            code=denial.code if denial is not None else 0,
+            reason=denial.reason if denial is not None else "",
+            message=denial.message if denial is not None else "",
+        )
 
-    def _count_booking(self, wish: Book, outcome: Outcome) -> None:
-        kind = wish.request.booking.ref.kind
-        self._metrics.bookings.labels(kind, outcome.verdict.value).inc()
-        option = outcome.option
-        if option is not None and option.rename:
-            self._metrics.rewrites.labels(option.pool, option.mode).inc()
+    def _repeat(self, case: _Case, written: Written) -> bytes:
+        """Give an answer that others of the template were given; it was tried with them."""
+        self._count(case, "patched" if written.patch else "allowed")
+        return encode_passed(case.review.uid, written.patch, written.warnings)
+
+    def _count(self, case: _Case, outcome: str) -> None:
+        review, seconds = case.review, time.perf_counter() - case.started
+        kind, operation = review.kind.kind, review.operation
+        self._metrics.answered(case.phase.value, kind, operation, outcome, seconds)
+
+    def _count_booking(self, kind: str, outcome: object) -> None:
+        if isinstance(outcome, _Away):
+            self._metrics.booked(kind, "unavailable")
+        elif isinstance(outcome, Outcome):
+            self._metrics.booked(kind, outcome.verdict.value)
+            option = outcome.option
+            if option is not None and option.rename:
+                self._metrics.rewritten(option.pool, option.mode)

@@ -62,19 +62,30 @@ class WebhookMetrics:
             registry=registry,
         )
 
-        # Looking a child up by its labels costs more than counting.
-        self._answered: dict[tuple[str, str, str, str], Counter] = {}
+        # A counter of one's own is found anew for every count, which costs more than counting.
+        self._children: dict[tuple[object, ...], Counter] = {}
         self._taken = {phase: self.duration.labels(phase) for phase in ("mutate", "validate")}
 
     def answered(self, phase: str, kind: str, operation: str, outcome: str, seconds: float) -> None:
         """Count a review, answered in so many seconds."""
-        key = (phase, kind, operation, outcome)
-        counter = self._answered.get(key)
-        if counter is None:
-            counter = self._answered[key] = self.requests.labels(*key)
-        counter.inc()
+        self._child(self.requests, phase, kind, operation, outcome).inc()
         self._taken[phase].observe(seconds)
 
     def failed(self, phase: str) -> None:
         """Count a request that could not be answered as a review."""
-        self.requests.labels(phase, "", "", "failed").inc()
+        self._child(self.requests, phase, "", "", "failed").inc()
+
+    def booked(self, kind: str, verdict: str) -> None:
+        """Count a wish to book and what it came to."""
+        self._child(self.bookings, kind, verdict).inc()
+
+    def rewritten(self, pool: str, mode: str) -> None:
+        """Count a pod that was given another share than it named."""
+        self._child(self.rewrites, pool, mode).inc()
+
+    def _child(self, counter: Counter, *labels: str) -> Counter:
+        key = (counter, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = counter.labels(*labels)
+        return child

@@ -12,6 +12,7 @@ __all__ = [
     "ReviewError",
     "UserInfo",
     "decode_review",
+    "encode_passed",
     "encode_response",
 ]
 
@@ -160,7 +161,14 @@ def encode_response(
                 # bytes are written as base64, which is what the API server expects
                 patch=_ENCODER.encode(patch) if patch else None,
                 status=_Status(code=code, reason=reason, message=message) if code else None,
-                warnings=warnings,
+                warnings=tuple(warnings),
             )
         )
     )
+
+
+def encode_passed(uid: str, patch: bytes, warnings: Sequence[str]) -> bytes:
+    """Write the response that lets an object pass with a patch that is JSON already, or none."""
+    kind = "JSONPatch" if patch else None
+    answer = _Answer(uid=uid, allowed=True, patch_type=kind, patch=patch or None, warnings=warnings)
+    return _ENCODER.encode(_Response(response=answer))
