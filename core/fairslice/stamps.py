@@ -14,6 +14,7 @@ __all__ = [
     "GATE",
     "GPU_MEMORY",
     "GROUPS",
+    "HISTORY",
     "HOLD",
     "LABEL_MANAGED",
     "MANIFEST",
@@ -72,3 +73,6 @@ MARKS_TOLD = SYSTEM + "marks"  # one line for people: which of these count
 STATUS = SYSTEM + "status"  # one line for people: state, reason, position
 PREEMPTION = SYSTEM + "preemption"  # notice to a victim: when, by whom, why
 RESTARTS = SYSTEM + "restarts"
+HISTORY = (
+    SYSTEM + "history"
+)  # JSON: how often it was pushed out or failed to start, why, what was lost

@@ -128,6 +128,10 @@ class PodFacts:
         """Say whether all its containers have ended: it holds nothing any more."""
         return self.phase in ("Succeeded", "Failed")
 
+    def is_stuck(self, since: float) -> bool:
+        """Say whether the kube-scheduler has found no node for it since then (Unix seconds)."""
+        return bool(self.unschedulable) and not self.node and self.unschedulable_since < since
+
 
 def pod_facts(pod: Pod) -> PodFacts:
     """Reduce a pod to its facts."""
@@ -182,7 +186,8 @@ class WorkloadFacts:
     for a kind that changes the number by itself. `members` are its pod sets with GPUs, where it
     may have several; template, spec and assignment are the first's. `counts_successes` says
     that pods which have succeeded are off `desired` already: `succeeded` of them, which leaves
-    `remaining` to succeed (None: it has no such number).
+    `remaining` to succeed (None: it has no such number). `starts_whole` says that its pods are
+    of use together only.
     """
 
     kind: str
@@ -210,6 +215,7 @@ class WorkloadFacts:
     counts_successes: bool = True
     succeeded: int = 0
     remaining: int | None = None
+    starts_whole: bool = False
 
     @property
     def key(self) -> str:
@@ -261,6 +267,8 @@ def job_facts(job: Job) -> WorkloadFacts:
         annotations=meta.annotations or _NO_LABELS,
         succeeded=status.succeeded,
         remaining=remaining,
+        # Ranks of one run; the pods of others work one by one.
+        starts_whole=(spec.completion_mode == "Indexed" and spec.completions == parallelism > 1),
     )
 
 
@@ -308,6 +316,7 @@ def workload_facts(adapter: Adapter, obj: CustomObject) -> WorkloadFacts:
         annotations=meta.annotations or _NO_LABELS,
         members=members,
         counts_successes=False,
+        starts_whole=fewest >= desired,
     )
 
 

@@ -29,6 +29,10 @@ class PodThere(Protocol):
     def ended(self) -> bool:
         """Whether it holds nothing any more."""
 
+    @property
+    def unschedulable(self) -> str:
+        """Why the kube-scheduler finds no node for it; empty if it has not said so."""
+
 
 @dataclass(slots=True)
 class _Used:
@@ -192,16 +196,18 @@ class FreeNodes:
             return None
         needs = self._needs_of(booking.id) or _NOTHING
         there: defaultdict[str, int] = defaultdict(int)
-        if booking.place:
+        missing = booking.pods - sum(booking.place.values())
+        if booking.place or missing:
             for pod in self._pods_of(booking.id).values():
                 if pod.node and not pod.ended:
                     there[pod.node] += 1
+                elif pod.unschedulable and not pod.ended:
+                    missing -= 1  # it goes nowhere
         places = {
             node: _Placed(pods, max(0, pods - there.get(node, 0)))
             for node, pods in booking.place.items()
         }
-        missing = max(0, booking.pods - sum(booking.place.values()))
-        return _Held(option, option.offers, needs, places, missing)
+        return _Held(option, option.offers, needs, places, max(0, missing))
 
     def _add(self, held: _Held, sign: int) -> None:
         for node, (pods, unseen) in held.places.items():

@@ -12,18 +12,21 @@ __all__ = ["let_go"]
 
 _log = logging.getLogger(__name__)
 
+# What applies manifests again may take a Team or the policy away for a moment.
+_MISSED_SECONDS = 8.0
+
 
 async def let_go(seat: Seat) -> None:
     """Free waiting work whose team's queue is not enforced, whatever caps and capacity say.
 
-    So going back from Enforce, or removing a team, leaves nothing stuck in line. A workload's
+    So going back from Enforce, or removing a team, leaves nothing stuck in line; a team or a
+    policy that is only replaced, by deleting it and making it anew, lets nothing go. A workload's
     pods are then counted one by one, where they come to run. What a person holds stays held.
     Raises LedgerUnavailable.
     """
     watch = seat.watch
     for booking in list(seat.mirror.books.waiting()):
-        team = watch.teams.named(booking.team)
-        if team is not None and watch.policy.modes_for(team).queue is Mode.ENFORCE:
+        if _is_held(seat, booking.team):
             continue
         if not booking.bound or booking.id in seat.calls.busy:
             continue
@@ -39,3 +42,19 @@ async def let_go(seat: Seat) -> None:
             )
             await seat.ledger.adopt(seat.epoch, freed)
             watch.dirty.add(booking.id)
+
+
+def _is_held(seat: Seat, name: str) -> bool:
+    """Say whether a team's work waits for the queue."""
+    watch = seat.watch
+    team = watch.teams.named(name)
+    if team is not None and watch.policy.modes_for(team).queue is Mode.ENFORCE:
+        seat.unheld.pop(name, None)
+        return True
+    if team is not None and watch.has_policy:
+        return False
+    now = seat.clock()
+    since = seat.unheld.setdefault(name, now)
+    if now < since:  # the clock was set back
+        seat.unheld[name] = now
+    return now - since < _MISSED_SECONDS

@@ -10,7 +10,13 @@ __all__ = ["returning_job", "returning_pod"]
 
 Json = dict[str, Any]
 
-_KEPT_STAMPS = (stamps.USER, stamps.GROUPS, stamps.QUEUED_AT, stamps.MARKED)
+_KEPT_STAMPS = (
+    stamps.USER,
+    stamps.GROUPS,
+    stamps.QUEUED_AT,
+    stamps.MARKED,
+    stamps.HISTORY,
+)
 _TOKEN_VOLUME = "kube-api-access-"
 _JOB_LABELS = (
     "controller-uid",

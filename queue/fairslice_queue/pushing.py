@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking, State
+from fairslice.v1alpha1.scalars import duration_seconds
 from fairslice_queue.actions import Preempt, Reserve
 from fairslice_queue.facts import WorkloadFacts
+from fairslice_queue.history import FAILED, PUSHED, noted
 from fairslice_queue.restarts import Restarts, asks_for_restart
 from fairslice_queue.seat import Seat
 
@@ -27,11 +29,15 @@ class _Notice:
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """A pod that is to go: why, with how much grace, asked since when (monotonic seconds)."""
+    """A pod that is to go: why, with how much grace, asked since when (monotonic seconds).
+
+    `past` is its history, this time included.
+    """
 
     why: str
     grace: int
     since: float
+    past: str = ""
 
 
 @dataclass(slots=True)
@@ -107,31 +113,73 @@ class Pushing:
             if booking is None or not booking.state.holds:
                 continue
             action = notice.action
-            await self.push_out(booking, self._why(action), action.grace, now)
-            seat.metrics.lost_seconds.labels(booking.team).inc(action.lost_seconds)
+            await self.push_out(booking, self._why(action), action.grace, now, action.lost_seconds)
 
-    async def push_out(self, booking: Booking, why: str, grace: int, now: float) -> None:
+    async def push_out(
+        self,
+        booking: Booking,
+        why: str,
+        grace: int,
+        now: float,
+        lost_seconds: float,
+        what: str = PUSHED,
+    ) -> None:
         """Put a holder on its way out. Raises LedgerUnavailable."""
         seat = self._seat
         await self._leave(booking, now)
         seat.metrics.preempted.labels(booking.team, booking.work_class).inc()
+        seat.metrics.lost_seconds.labels(booking.team).inc(lost_seconds)
         seat.standing.tell(booking, "Preempted", why)
+        past = noted(seat.watch.annotations_of(booking.id), what, why, now, lost_seconds)
         if booking.ref.kind == "Pod":
-            self._evicting[booking.id] = _Eviction(why, grace, time.monotonic())
-            seat.calls.start(booking.id, self.evict_again(booking))
+            self._evict(booking, why, grace, past)
             return
         workload = seat.watch.workload_of(booking.id)
         if workload is not None:
-            notes: dict[str, str | None] = {stamps.PREEMPTION: why, stamps.STATUS: why}
+            notes: dict[str, str | None] = {
+                stamps.PREEMPTION: why,
+                stamps.STATUS: why,
+                stamps.HISTORY: past,
+            }
             seat.calls.start(booking.id, self.stop(booking, workload, notes))
 
     async def take_back(
-        self, booking: Booking, workload: WorkloadFacts, why: str, now: float
+        self, booking: Booking, workload: WorkloadFacts | None, why: str, now: float
     ) -> None:
-        """Suspend a released workload that does not come to run. Raises LedgerUnavailable."""
+        """Take back a release that does not come to run. Raises LedgerUnavailable.
+
+        A workload is suspended; a pod goes, and is made again if it asks for it.
+        """
+        seat = self._seat
+        lost = self.lost_work(booking, now)
         await self._leave(booking, now)
-        notes: dict[str, str | None] = {stamps.STATUS: messages.line(why)}
-        self._seat.calls.start(booking.id, self.stop(booking, workload, notes))
+        seat.metrics.lost_seconds.labels(booking.team).inc(lost)
+        seat.standing.tell(booking, "FailedToStart", messages.line(why))
+        past = noted(seat.watch.annotations_of(booking.id), FAILED, why, now, lost)
+        if workload is None:
+            self._evict(booking, why, 0, past)
+            return
+        notes: dict[str, str | None] = {
+            stamps.STATUS: messages.line(why),
+            stamps.HISTORY: past,
+        }
+        seat.calls.start(booking.id, self.stop(booking, workload, notes))
+
+    def lost_work(self, booking: Booking, now: float) -> float:
+        """Tell how much work would be lost now, in seconds: all since its last checkpoint."""
+        watch = self._seat.watch
+        started = [pod.started for pod in watch.pods_of(booking.id).values() if pod.started]
+        ran = max(0.0, now - min(started, default=now))
+        text = watch.annotations_of(booking.id).get(stamps.CHECKPOINT_EVERY)
+        try:
+            every = duration_seconds(text) if text else 0
+        except ValueError:
+            every = 0
+        return ran % every if every > 0 else ran
+
+    def _evict(self, booking: Booking, why: str, grace: int, past: str) -> None:
+        self._evicting[booking.id] = _Eviction(why, grace, time.monotonic(), past)
+        self._seat.calls.start(booking.id, self.evict_again(booking))
 
     async def _leave(self, booking: Booking, now: float) -> None:
         seat = self._seat
@@ -171,12 +219,13 @@ class Pushing:
             if pod.ended or pod.deleting:
                 continue
             why = eviction.why or pod.annotations.get(stamps.PREEMPTION) or "made room"
+            if eviction.why:
+                # Before it is stored: what comes back brings its history along.
+                notice = {stamps.PREEMPTION: messages.line(why), stamps.HISTORY: eviction.past}
+                await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
             if asks_for_restart(pod, seat.watch.policy):
                 await self._restarts.store_pod(pod, booking.option, booking.restarts)
                 await self._restarts.mark("Pod", pod.namespace, pod.name, why)
-            if eviction.why:
-                notice = {stamps.PREEMPTION: messages.line(why)}
-                await seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, notice)
             if await seat.actor.evict(pod, eviction.grace):
                 continue
             if time.monotonic() - eviction.since > seat.watch.policy.evict_grace:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from fairslice import stamps
 from fairslice.booking import Booking, State
@@ -85,15 +86,23 @@ def _size(booking: Booking, pod: PodFacts) -> int:
 
 
 def _place(
-    booking: Booking, planned: Mapping[str, int], live: Sequence[PodFacts], held: int
+    booking: Booking,
+    planned: Mapping[str, int],
+    live: Sequence[PodFacts],
+    held: int,
+    stuck_since: float = -inf,
 ) -> dict[str, int]:
-    """Where the held pods are: actual nodes first, planned ones for pods yet to be bound."""
+    """Where the held pods are: actual nodes first, planned ones for pods yet to be bound.
+
+    Pods that nobody has found a node for since `stuck_since` are nowhere.
+    """
     actual: Counter[str] = Counter()
     for pod in live:
         if pod.node:
             actual[pod.node] += _size(booking, pod)
     open_plan = Counter(planned) - actual
     missing = held - actual.total()
+    missing -= sum(_size(booking, pod) for pod in live if pod.is_stuck(stuck_since))
     for node, count in open_plan.items():
         take = min(count, missing)
         if take > 0:
@@ -113,8 +122,12 @@ def reconcile_workload(
     workload: WorkloadFacts | None,
     pods: Sequence[PodFacts],
     now: float = 0.0,
+    stuck_since: float = -inf,
 ) -> Step:
-    """Compare a suspendable workload with its booking."""
+    """Compare a suspendable workload with its booking.
+
+    Pods that nobody has found a node for since `stuck_since` hold no room.
+    """
     live = [pod for pod in pods if not pod.ended]
     bound = [pod for pod in live if pod.node]
     if workload is None or workload.finished or workload.deleting:
@@ -141,7 +154,7 @@ def reconcile_workload(
     held = max(min(_wanted(booking, workload, pods, present, now), booking.pods), present)
     running = any(pod.phase == "Running" for pod in live)
     state = State.RUNNING if running else booking.state
-    return _settle(booking, state, held, _place(booking, booking.place, live, held))
+    return _settle(booking, state, held, _place(booking, booking.place, live, held, stuck_since))
 
 
 def _wanted(
@@ -201,8 +214,8 @@ def _wish(workload: WorkloadFacts) -> State:
     return State.HELD if label == State.HELD.value.lower() else State.QUEUED
 
 
-def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
-    """Compare a pod that has a booking of its own with it."""
+def reconcile_pod(booking: Booking, pod: PodFacts | None, stuck_since: float = -inf) -> Step:
+    """Compare a pod that has a booking of its own with it; see `reconcile_workload`."""
     if pod is None:
         # What was pushed out leaves its units to whom it was pushed out for.
         stays = booking.state in (State.RELEASED, State.RUNNING)
@@ -220,4 +233,4 @@ def reconcile_pod(booking: Booking, pod: PodFacts | None) -> Step:
     if pod.gated:
         return Fix("start")
     state = State.RUNNING if pod.phase == "Running" else booking.state
-    return _settle(booking, state, 1, _place(booking, booking.place, [pod], 1))
+    return _settle(booking, state, 1, _place(booking, booking.place, [pod], 1, stuck_since))

@@ -15,6 +15,7 @@ from fairslice.kube.objects import ObjectMeta, OwnerReference
 from fairslice.workloads import kinds_above
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.holding_back import HoldingBack
 from fairslice_queue.ledger import LINGERS
 from fairslice_queue.newcomers import STRANGER, Newcomers
 from fairslice_queue.pushing import Pushing
@@ -30,6 +31,7 @@ from fairslice_queue.reconcile import (
     reconcile_pod,
     reconcile_workload,
 )
+from fairslice_queue.restarts import asks_for_restart
 from fairslice_queue.returning import Returning
 from fairslice_queue.seat import Seat
 from fairslice_queue.shared_claims import CLAIM
@@ -39,8 +41,6 @@ __all__ = ["Reconciler"]
 _log = logging.getLogger(__name__)
 
 _UNSEEN_SECONDS = 10.0  # a bound booking whose object the watch hasn't shown is looked up
-_FIRST_BACKOFF = 60.0
-_LONGEST_BACKOFF = 3600.0
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -57,15 +57,12 @@ class Reconciler:
         self._newcomers = newcomers
         self._pushing = pushing
         self._returning = returning
-        self._backoffs: dict[str, tuple[float, int]] = {}
-        self._failures: dict[str, str] = {}
+        self._holding_back = HoldingBack(seat)
 
     @property
     def held_back(self) -> Mapping[str, tuple[float, str]]:
-        """Until when work that failed to start is held back (Unix seconds), and why."""
-        return {
-            key: (until, self._failures.get(key, "")) for key, (until, _) in self._backoffs.items()
-        }
+        """Until when work in line is held back (Unix seconds), and why."""
+        return self._holding_back.until
 
     async def all_dirty(self) -> None:
         """Look at every booking and stranger that an event may have changed."""
@@ -106,21 +103,23 @@ class Reconciler:
         if not booking.bound:
             await self._newcomers.confirm(booking, workload, pods)
             return
+        if booking.state.waits:
+            self._holding_back.look_at(booking)
         if booking.ref.kind == "Pod":
-            step = await self._pod_step(booking, pods)
+            step = await self._pod_step(booking, pods, now)
         else:
             step = await self._workload_step(booking, workload, pods, now)
         if step is not None:
             await self._apply(booking, step, workload, pods, now)
 
-    async def _pod_step(self, booking: Booking, pods: list[PodFacts]) -> Step | None:
+    async def _pod_step(self, booking: Booking, pods: list[PodFacts], now: float) -> Step | None:
         pod = pods[0] if pods else None
         if pod is None:
             return reconcile_pod(booking, None) if self._surely_gone(booking) else None
         self._returning.look_after(booking, pod)
         if booking.state.waits and pod.gated and await self._join(booking, pod):
             return None
-        return reconcile_pod(booking, pod)
+        return reconcile_pod(booking, pod, now - self._seat.watch.policy.start_timeout)
 
     async def _workload_step(
         self,
@@ -138,7 +137,8 @@ class Reconciler:
                 return None
         elif await self._returning.after_disruption(booking, workload, pods, now):
             return None
-        return reconcile_workload(booking, workload, pods, now)
+        stuck_since = now - self._seat.watch.policy.start_timeout
+        return reconcile_workload(booking, workload, pods, now, stuck_since)
 
     def _surely_gone(self, booking: Booking) -> bool:
         return bool(booking.ref.uid) and self._seat.watch.is_gone(booking.ref.uid)
@@ -224,7 +224,7 @@ class Reconciler:
                 )
                 await seat.ledger.adopt(seat.epoch, holds)
             case Requeue(state, held, reason):
-                reason = self._failures.get(booking.id, reason)
+                reason = self._holding_back.why(booking.id) or reason
                 await seat.ledger.requeue(
                     seat.epoch, booking.id, state=state, pods=held, reason=reason, now=now
                 )
@@ -241,8 +241,7 @@ class Reconciler:
         seat.calls.forget(booking.id)
         self._pushing.forget(booking.id)
         self._returning.forget(booking.id)
-        self._backoffs.pop(booking.id, None)
-        self._failures.pop(booking.id, None)
+        self._holding_back.forget(booking.id)
         seat.watch.disrupted.pop(booking.id, None)
         seat.watch.forget_gone(booking.ref.uid)
         seat.standing.forget(booking.id)
@@ -299,25 +298,16 @@ class Reconciler:
         booking = seat.mirror.books.get(booking_id)
         if booking is None or booking.state is not State.RELEASED:
             return
-        self._hold_back(booking, reason)
+        self._holding_back.failed(booking, reason)
         with suppress(LedgerUnavailable):  # it is tried again, and refused again
             await seat.ledger.requeue(
                 seat.epoch,
                 booking.id,
                 state=State.QUEUED,
                 pods=booking.pods,
-                reason=self._failures[booking.id],
+                reason=self._holding_back.why(booking.id),
                 now=seat.clock(),
             )
-
-    def _hold_back(self, booking: Booking, reason: str) -> None:
-        """Let a workload that could not start be tried again later and later."""
-        now = self._seat.clock()
-        _, failures = self._backoffs.get(booking.id, (0.0, 0))
-        pause = min(_FIRST_BACKOFF * 2**failures, _LONGEST_BACKOFF)
-        self._backoffs[booking.id] = (now + pause, failures + 1)
-        self._failures[booking.id] = messages.line(reason)
-        self._seat.metrics.start_failures.inc()
 
     async def check_all(self) -> None:
         """Look at what no event tells: objects never seen, releases that can't start."""
@@ -337,22 +327,12 @@ class Reconciler:
             if now - booking.since > _UNSEEN_SECONDS and not booking.id.startswith(STRANGER):
                 await self._look_up(booking)
             return
-        if booking.state is State.RELEASED and workload is not None:
-            stuck = next(
-                (
-                    pod.unschedulable
-                    for pod in pods
-                    if pod.unschedulable
-                    and now - pod.unschedulable_since > seat.watch.policy.start_timeout
-                ),
-                "",
-            )
-            if stuck:
-                self._hold_back(booking, stuck)
-                await self._pushing.take_back(booking, workload, stuck, now)
+        stuck_since = now - seat.watch.policy.start_timeout
+        stuck = next((pod for pod in pods if pod.is_stuck(stuck_since)), None)
+        if stuck is not None and booking.state in (State.RELEASED, State.RUNNING):
+            await self._could_not_start(booking, workload, stuck, now)
         elif booking.state is State.RUNNING:
-            self._backoffs.pop(booking.id, None)
-            self._failures.pop(booking.id, None)
+            self._holding_back.started(booking.id)
         elif (
             booking.state is State.PREEMPTED
             and booking.ref.kind == "Pod"
@@ -360,6 +340,30 @@ class Reconciler:
         ):
             seat.calls.start(booking.id, self._pushing.evict_again(booking))
         seat.watch.dirty.add(booking.id)
+
+    async def _could_not_start(
+        self, booking: Booking, workload: WorkloadFacts | None, pod: PodFacts, now: float
+    ) -> None:
+        """Take back what the kube-scheduler finds no node for, where that can be done."""
+        seat, policy = self._seat, self._seat.watch.policy
+        why = pod.unschedulable
+        if workload is not None:
+            # Of work that goes on in parts, only the missing part holds nothing.
+            if booking.state is State.RELEASED or workload.starts_whole:
+                self._holding_back.failed(booking, why)
+                await self._pushing.take_back(booking, workload, why, now)
+        elif asks_for_restart(pod, policy) and booking.restarts < policy.restart_limit:
+            self._holding_back.failed(booking, why)
+            self._holding_back.leave_to_successor(booking)
+            await self._pushing.take_back(booking, None, why, now)
+        elif booking.ref.kind == "Pod" and self._holding_back.tell_once(booking.id, why):
+            # A gate can't be put back: it stays with the kube-scheduler, and keeps no room.
+            text = messages.unschedulable(why)
+            seat.metrics.start_failures.inc()
+            seat.standing.tell(booking, "FailedToStart", text)
+            note = {stamps.STATUS: text}
+            annotate = seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, note)
+            seat.calls.start(booking.id, annotate)
 
     async def _look_up(self, booking: Booking) -> None:
         """Ask the API server about an object that the watch doesn't show."""

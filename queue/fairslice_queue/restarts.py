@@ -5,6 +5,7 @@ readable by whoever may read the pods, and deleting it cancels the return.
 """
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from fairslice.kube.client import (
 from fairslice.kube.objects import ObjectMeta
 from fairslice.policy import Policy
 from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.history import RESTARTED, noted
 from fairslice_queue.manifests import returning_job, returning_pod
 from fairslice_queue.object_paths import ObjectPaths
 
@@ -200,6 +202,9 @@ class Restarts:
             _log.warning("not brought back: the submitter may no longer create %s", made["name"])
             await self.forget(stored)
             return True
+        why = stored.disrupted or "disrupted"
+        notes = made.setdefault("annotations", {})
+        notes[stamps.HISTORY] = noted(notes, RESTARTED, why, time.time())
         try:
             await self._client.create(_PATHS.collection(kind, meta.namespace), manifest)
         except AlreadyExists:

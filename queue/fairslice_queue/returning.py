@@ -7,6 +7,7 @@ from fairslice import messages, stamps
 from fairslice.booking import Booking, State
 from fairslice.kube.client import ApiError, Unreachable
 from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.history import DISRUPTED
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.restarts import Restarts, StoredManifest, asks_for_restart
 from fairslice_queue.seat import Seat
@@ -49,7 +50,8 @@ class Returning:
         if reason == _BY_EVICTION:
             # Ours, or a drain that asked politely; the workload's controller follows it up.
             return False
-        await self._pushing.push_out(booking, messages.pushed_out_by_others(reason), 0, now)
+        why, lost = messages.pushed_out_by_others(reason), self._pushing.lost_work(booking, now)
+        await self._pushing.push_out(booking, why, 0, now, lost, DISRUPTED)
         return True
 
     def _after_failure(
@@ -64,8 +66,13 @@ class Returning:
             return False
         if booking.restarts >= self._seat.watch.policy.restart_limit:
             return False
+        self._count_lost(booking)
         self._seat.calls.start(booking.id, self._make_again(booking, job, reason))
         return True
+
+    def _count_lost(self, booking: Booking) -> None:
+        lost = self._pushing.lost_work(booking, self._seat.clock())
+        self._seat.metrics.lost_seconds.labels(booking.team).inc(lost)
 
     def look_after(self, booking: Booking, pod: PodFacts) -> None:
         """Store the manifest of a pod that asks to be brought back, while it still can be."""
@@ -77,6 +84,8 @@ class Returning:
         if pod.disruption:
             # Stored before; where it was not, there is nothing to mark.
             self._done[booking.id] = pod.uid
+            if not booking.state.leaves:  # what we push out ourselves is counted already
+                self._count_lost(booking)
             self._seat.calls.start(booking.id, self._mark(pod))
         elif (
             not (pod.ended or pod.deleting)

@@ -52,7 +52,9 @@ class Calls:
         """Begin a call."""
         assert self._tasks is not None
         self.busy.add(booking_id)
-        self._tasks.create_task(self._run(booking_id, work))
+        task = self._tasks.create_task(self._run(booking_id, work))
+        # Cancelled before it began, it would leave the work neither done nor dropped.
+        task.add_done_callback(lambda _: work.close())
 
     def may_repeat(self, booking_id: str) -> bool:
         """Say whether the last call had time enough to show in the watch, or to be forgiven."""
@@ -88,7 +90,10 @@ class Calls:
 
 @dataclass(slots=True)
 class Seat:
-    """The leader's view and hands. `epoch` fences every write to the ledger."""
+    """The leader's view and hands. `epoch` fences every write to the ledger.
+
+    `unheld` says since when a team, or the policy, has been missing (Unix seconds).
+    """
 
     client: KubeClient
     ledger: Ledger
@@ -101,6 +106,7 @@ class Seat:
     new_id: Callable[[], str]
     clock: Callable[[], float] = time.time
     epoch: int = 0
+    unheld: dict[str, float] = field(default_factory=dict)
     actor: Actor = field(init=False)
 
     def __post_init__(self) -> None:

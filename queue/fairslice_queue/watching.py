@@ -137,6 +137,11 @@ class Watch:
         )
 
     @property
+    def has_policy(self) -> bool:
+        """Say whether there is a policy; without one, all that it could say has its default."""
+        return self._policies.get(POLICY_NAME) is not None
+
+    @property
     def team_resources(self) -> Iterator[TeamResource]:
         """Yield the teams as they stand in the API."""
         return iter(tuple(self._teams.store.values()))

@@ -170,7 +170,7 @@ class Doorman(WebhookCaller):
         own = {stamps.USER: booking.user, **_assignment(booking.id, option)}
         own |= _groups(request, obj)
         if request.call.user.username == QUEUE_USER:
-            kept = (stamps.QUEUED_AT, stamps.RESTARTS)
+            kept = (stamps.QUEUED_AT, stamps.RESTARTS, stamps.HISTORY)
             own |= {key: notes[key] for key in kept if key in notes}
         elif outcome is None:
             own[stamps.QUEUED_AT] = _text(booking.queued_at)

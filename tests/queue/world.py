@@ -161,6 +161,8 @@ class World:
     ledger: Ledger
     doorman: Doorman
     client: KubeClient
+    kubeconfig: str = ""
+    redis_url: str = ""
     leader: Leader | None = None
     watches: list[asyncio.Task[None]] = field(default_factory=list)
     runs: list[tuple[str, str]] = field(default_factory=list)
@@ -182,35 +184,14 @@ class World:
     async def watching(
         self, *, client: KubeClient | None = None, ledger: Ledger | None = None
     ) -> Leader:
-        """Make a queue process that is about to lead."""
-        client, ledger = client or self.client, ledger or self.ledger
-        metrics = QueueMetrics(CollectorRegistry())
-        watch, standing = Watch(self.client), Standing()
-        meter = Meter(float(watch.policy.half_life))
-
-        def on_booking(old: Booking | None, new: Booking | None) -> None:
-            meter.follow(mirror.books.tally, (old, new), time.time())
-            changed = new or old
-            if changed is not None:
-                watch.dirty.add(changed.id)
-
-        mirror = Mirror(ledger, on_booking)
-        reign = Reign(
-            client,
-            ledger,
-            watch,
-            mirror,
-            meter,
-            standing,
-            metrics,
-            new_id=lambda: "b" + secrets.token_hex(10),
-        )
-        self.doorman.watch = watch
-        task = asyncio.create_task(_run_watch(watch))
+        """Make a queue process that is about to lead; the doorman sees what it sees."""
+        leader = make_leader(Watch(self.client), client or self.client, ledger or self.ledger)
+        self.doorman.watch = leader.watch
+        task = asyncio.create_task(run_watch(leader.watch))
         self.watches.append(task)
-        await watch.synced()
-        restore_use(watch, meter, time.time())
-        return Leader(ledger, watch, mirror, meter, standing, reign)
+        await leader.watch.synced()
+        restore_use(leader.watch, leader.meter, time.time())
+        return leader
 
     async def _lead(self, leader: Leader) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -404,7 +385,39 @@ def _work_of(item: Obj) -> str:
     return str(owners[0]["name"] if owners else item["metadata"]["name"])
 
 
-async def _run_watch(watch: Watch) -> None:
+def make_leader(
+    watch: Watch,
+    client: KubeClient,
+    ledger: Ledger,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Leader:
+    """Put a queue process together, as its service does."""
+    standing, meter = Standing(), Meter(float(watch.policy.half_life))
+
+    def on_booking(old: Booking | None, new: Booking | None) -> None:
+        meter.follow(mirror.books.tally, (old, new), clock())
+        changed = new or old
+        if changed is not None:
+            watch.dirty.add(changed.id)
+
+    mirror = Mirror(ledger, on_booking)
+    reign = Reign(
+        client,
+        ledger,
+        watch,
+        mirror,
+        meter,
+        standing,
+        QueueMetrics(CollectorRegistry()),
+        new_id=lambda: "b" + secrets.token_hex(10),
+        clock=clock,
+    )
+    return Leader(ledger, watch, mirror, meter, standing, reign)
+
+
+async def run_watch(watch: Watch) -> None:
+    """Follow the cluster until cancelled."""
     async with asyncio.TaskGroup() as tasks:
         await watch.run(tasks)
 
@@ -437,7 +450,9 @@ async def world(
                 cluster.running(),
                 await KubeClient.connect(str(kubeconfig)) as client,
             ):
-                made = World(api, cluster, redis, ledger, doorman, client)
+                made = World(
+                    api, cluster, redis, ledger, doorman, client, str(kubeconfig), redis_url
+                )
                 for definition in definitions():
                     await api.create(
                         "customresourcedefinitions.apiextensions.k8s.io", "", definition, user=ADMIN

@@ -20,7 +20,7 @@ from fairslice_webhook.view import View
 __all__ = ["PodPlan", "wanted_priority"]
 
 # What the queue carries over to a pod that it makes anew.
-_CARRIED = (stamps.QUEUED_AT, stamps.RESTARTS)
+_CARRIED = (stamps.QUEUED_AT, stamps.RESTARTS, stamps.HISTORY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,8 @@ class WorkloadPlan:
         if state is State.QUEUED:
             own[stamps.QUEUED_AT] = subject.queued_at_text
         if subject.own:
-            own.update({key: subject.stamp(key) or None for key in (stamps.RESTARTS,)})
+            kept = (stamps.RESTARTS, stamps.HISTORY)
+            own.update({key: subject.stamp(key) or None for key in kept})
         labels = {
             **foreign_stamps(meta.labels),
             stamps.LABEL_MANAGED: "true",

@@ -28,7 +28,9 @@ __all__ = [
     "others_first",
     "placement_planned",
     "position",
+    "pushed_out_often",
     "too_many_submissions",
+    "unschedulable",
     "waits_for_room",
     "waits_for_victims",
 ]
@@ -65,8 +67,8 @@ def expected_start(reason: str, until: str) -> str:
 
 
 def failed_to_start(reason: str, until: str) -> str:
-    """Wait: it was released, could not be scheduled, and is kept back for a while."""
-    return line(f"could not start ({reason}): tried again at {until}")
+    """Wait: it could not start, or was pushed out too often, and is kept back for a while."""
+    return line(f"kept back until {until}: {reason}")
 
 
 def fit_apart(what: str) -> str:
@@ -156,9 +158,25 @@ def position(place: int, queued: int, team: str, reason: str) -> str:
     return line(f"position {place} of {queued} in team {team}: {reason}")
 
 
+def pushed_out_often(times: int) -> str:
+    """Wait: its GPUs were others' to take back again and again."""
+    return line(
+        f"pushed out {times} times in a day from borrowed GPUs; within its own team's guarantee it "
+        f"starts at once"
+    )
+
+
 def too_many_submissions(team: str, limit: int) -> str:
     """Wait: a flood of requests that never became objects."""
     return line(f"team {team} has {limit} submissions that are not stored yet")
+
+
+def unschedulable(reason: str) -> str:
+    """Not started: the kube-scheduler finds no node for a pod that can't be queued again."""
+    return line(
+        f"no node takes this pod: it holds no GPU but counts towards its team's limit; delete it, "
+        f'or make it with fairslice.io/restart: "true" to be queued again: {reason}'
+    )
 
 
 def waits_for_room(reason: str) -> str:
