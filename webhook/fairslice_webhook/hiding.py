@@ -29,7 +29,9 @@ __all__ = [
     "containers_of",
     "hide_container",
     "hide_pod",
+    "hides",
     "holds_gpu",
+    "is_device",
     "names_gpu",
 ]
 
@@ -67,7 +69,7 @@ def holds_gpu(container: Container, given_by_claims: Names[str] = ()) -> bool:
         return False
     for amounts in (resources.limits, resources.requests):
         for name, amount in (amounts or {}).items():
-            if _is_device(name) and name not in given_by_claims and not _is_zero(amount):
+            if is_device(name) and name not in given_by_claims and not _is_zero(amount):
                 return True
     return False
 
@@ -77,12 +79,13 @@ def names_gpu(container: Container) -> bool:
     resources = container.resources
     if resources is None:
         return False
-    return any(map(_is_device, resources.limits or ())) or any(
-        map(_is_device, resources.requests or ())
+    return any(map(is_device, resources.limits or ())) or any(
+        map(is_device, resources.requests or ())
     )
 
 
-def _is_device(name: str) -> bool:
+def is_device(name: str) -> bool:
+    """Say whether a resource name is one under which a device plugin hands out GPUs."""
     try:
         resource = parse_resource(name)
     except ResourceNameError:
@@ -110,10 +113,19 @@ def hide_pod(spec: PodSpec, hiding: HidingSpec, given_by_claims: Names[str] = ()
     return Hiding(tuple(ops), tuple(told))
 
 
+def hides(name: str, hiding: HidingSpec) -> bool:
+    """Say whether a variable chooses devices, or leads to them."""
+    return (
+        name == VISIBLE_DEVICES
+        or name in ALWAYS_HIDDEN
+        or name.startswith(MPS_PREFIX)
+        or name in hiding.extra_env
+    )
+
+
 def hide_container(path: str, container: Container, *, holds: bool, hiding: HidingSpec) -> Hiding:
     """Hide what one container does not hold; its resources are left alone."""
     env = container.env or ()
-    extra = hiding.extra_env
     want_void = not holds or hiding.device_list_strategy is not DeviceListStrategy.ENVVAR
     kept: int | None = None
     dropped: list[int] = []
@@ -124,7 +136,7 @@ def hide_container(path: str, container: Container, *, holds: bool, hiding: Hidi
                 kept = index
             else:
                 dropped.append(index)
-        elif name in ALWAYS_HIDDEN or name.startswith(MPS_PREFIX) or name in extra:
+        elif hides(name, hiding):
             dropped.append(index)
     overwrite = kept is not None and not _is_void(env[kept])
     told = tuple(

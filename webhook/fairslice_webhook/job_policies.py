@@ -6,7 +6,7 @@ from fairslice.policy import WorkClass
 from fairslice.workloads import Adapter
 from fairslice_webhook.patching import Op, add
 
-__all__ = ["deadline_ops", "job_policy_ops"]
+__all__ = ["deadline_ops", "job_policy_ops", "replacement_ops"]
 
 # A pod that was pushed out did not fail (KEP-3329).
 _IGNORE_DISRUPTION = {
@@ -35,6 +35,17 @@ def job_policy_ops(adapter: Adapter, obj: dict[str, Any]) -> tuple[Op, ...]:
     if template.get("restartPolicy") == "Never" and not spec.get("podFailurePolicy"):
         ops.append(add("/spec/podFailurePolicy", _IGNORE_DISRUPTION))
     return tuple(ops)
+
+
+def replacement_ops(adapter: Adapter, new: dict[str, Any], old: dict[str, Any]) -> tuple[Op, ...]:
+    """Keep replacements waiting, also where a manifest says otherwise and is applied again.
+
+    Beside our podFailurePolicy the API server would refuse any other value.
+    """
+    if adapter.kind.kind != "Job" or adapter.kind.group != "batch":
+        return ()
+    was, now = ((obj.get("spec") or {}).get("podReplacementPolicy") for obj in (old, new))
+    return (add("/spec/podReplacementPolicy", "Failed"),) if was == "Failed" != now else ()
 
 
 def deadline_ops(

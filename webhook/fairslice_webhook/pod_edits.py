@@ -19,9 +19,11 @@ from fairslice_webhook.patching import Op, add, escape, map_ops, remove, remove_
 
 __all__ = [
     "PodEdits",
+    "affinity_ops",
     "assignment_text",
     "covers",
     "foreign_stamps",
+    "gate_ops",
     "is_gated",
     "read_assignment",
     "render",
@@ -58,11 +60,11 @@ def render(pod: Pod, ask: PodAsk | None, edits: PodEdits) -> tuple[Op, ...]:
             if item.count or (item.zero_keys and edits.drop_zero_keys):
                 ops += _resource_ops(spec, item, rename, edits.drop_zero_keys)
     if edits.option is not None:
-        ops += _affinity_ops(spec.affinity, edits.option.requirements)
+        ops += affinity_ops(spec.affinity, edits.option.requirements)
     if edits.priority_class and edits.priority_class != spec.priority_class_name:
         ops += _priority_ops(spec, edits.priority_class)
     if edits.gate is not None:
-        ops += _gate_ops(spec, edits.gate)
+        ops += gate_ops(spec, gate=edits.gate)
     return tuple(ops)
 
 
@@ -142,7 +144,7 @@ def _expression(requirement: NodeRequirement) -> dict[str, Any]:
     return {"key": requirement.key, "operator": "In", "values": list(requirement.values)}
 
 
-def _affinity_ops(
+def affinity_ops(
     affinity: Affinity | None, requirements: Sequence[NodeRequirement]
 ) -> Iterator[Op]:
     """Require node labels beside whatever is required already: in every alternative of it."""
@@ -199,7 +201,8 @@ def _priority_ops(spec: PodSpec, priority_class: str) -> Iterator[Op]:
         yield remove("/spec/preemptionPolicy")
 
 
-def _gate_ops(spec: PodSpec, gate: bool) -> Iterator[Op]:
+def gate_ops(spec: PodSpec, *, gate: bool) -> Iterator[Op]:
+    """Put the queue's gate on, or take it off."""
     present = [
         index for index, item in enumerate(spec.scheduling_gates or ()) if item.name == stamps.GATE
     ]

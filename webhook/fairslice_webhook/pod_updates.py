@@ -1,6 +1,6 @@
 """Pods as they are changed: the gate, our stamps and the class stay what admission made them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from fairslice import messages, stamps
 from fairslice.kube.objects import ObjectMeta, Pod
@@ -9,8 +9,9 @@ from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.guards import annotation_breaches, container_breaches
 from fairslice_webhook.hiding import containers_of, hide_container
 from fairslice_webhook.lead_marks import mark_words, marked
-from fairslice_webhook.patching import Op, escape, map_ops, remove
-from fairslice_webhook.pod_edits import is_gated, read_assignment
+from fairslice_webhook.patching import Op, map_ops
+from fairslice_webhook.pod_edits import is_gated
+from fairslice_webhook.reapplied import put_back
 from fairslice_webhook.review import Review
 from fairslice_webhook.subject import Notes, Subject
 from fairslice_webhook.view import Call, View
@@ -42,12 +43,13 @@ def decide_pod_update(review: Review, new: Pod, old: Pod, view: View, call: Call
     if managed and (kept := class_kept(new.metadata, old.metadata)):
         labels = {**labels, **kept}
         warnings.append(messages.class_kept("pod"))
+    kept_ops, told = put_back(review, new, old, view.policy)
     ops = (
         *map_ops("/metadata/annotations", new.metadata.annotations, annotations),
         *map_ops("/metadata/labels", new.metadata.labels, labels),
-        *_reapplied(new, old),
+        *kept_ops,
     )
-    return Answer(ops, tuple(warnings))
+    return Answer(ops, (*warnings, *told))
 
 
 def decide_ephemeral(review: Review, new: Pod, old: Pod, view: View, call: Call) -> Answer:
@@ -77,28 +79,6 @@ def decide_ephemeral(review: Review, new: Pod, old: Pod, view: View, call: Call)
         elif hiding.told:
             notes.audit("hide", "change", messages.hidden(hiding.told))
     return Answer(tuple(ops), notes.warnings, records=notes.records)
-
-
-def _reapplied(new: Pod, old: Pod) -> Iterator[Op]:
-    """Take away the request that was replaced at creation, if its manifest is applied again.
-
-    `kubectl apply` adds it anew beside what was given for it, and the API server, which lets no
-    update change a pod's resources, would refuse. Another number stays, for it to refuse.
-    """
-    assignment = read_assignment(old.metadata)
-    renamed = assignment.option.rename if assignment is not None else {}
-    before = {path: container.resources for path, container in containers_of(old.spec)}
-    for path, container in containers_of(new.spec):
-        was, now = before.get(path), container.resources
-        if was is None or now is None:
-            continue
-        for field_name, had, has in (
-            ("limits", was.limits or {}, now.limits or {}),
-            ("requests", was.requests or {}, now.requests or {}),
-        ):
-            for asked, given in renamed.items():
-                if asked in has and asked not in had and has[asked] == had.get(given):
-                    yield remove(f"{path}/resources/{field_name}/{escape(asked)}")
 
 
 def restored(

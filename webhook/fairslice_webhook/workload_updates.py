@@ -15,7 +15,7 @@ from fairslice.v1alpha1.scalars import Mode
 from fairslice.workloads import Adapter, WorkloadError
 from fairslice_webhook.decision import Answer, Denial
 from fairslice_webhook.gpu_work import Refusal, read
-from fairslice_webhook.job_policies import deadline_ops
+from fairslice_webhook.job_policies import deadline_ops, replacement_ops
 from fairslice_webhook.lead_marks import mark_words, marked
 from fairslice_webhook.patching import Op, map_ops
 from fairslice_webhook.pod_updates import class_kept, restored
@@ -78,6 +78,8 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
         ops += new.suspend_ops(suspend=suspend)
     if old.managed and _deadline(new) != _deadline(old):
         ops += deadline_ops(adapter, new.obj, _class_of(new, view))
+    if old.managed:
+        ops += replacement_ops(adapter, new.obj, old.obj)
     ops += _template_ops(new, old)
     return Answer(tuple(ops), tuple(warnings))
 

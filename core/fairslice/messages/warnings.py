@@ -21,6 +21,7 @@ __all__ = [
     "priority_class_replaced",
     "queued",
     "replicas_would_wait",
+    "request_kept",
     "resumed",
     "stamps_kept",
     "still_queued",
@@ -117,6 +118,11 @@ def queued(why: str) -> str:
 def replicas_would_wait(fitting: int, replicas: int, why: str) -> str:
     """Warn: a Deployment or StatefulSet asks for more than its team may hold."""
     return line(f"{fitting} of {replicas} replicas can start, the others will wait: {why}")
+
+
+def request_kept(asked: str, amount: str, given: str) -> str:
+    """Warn: a manifest with a fraction was applied again; its pod stays as it was admitted."""
+    return line(f"{asked}: {amount} was served as {given}: 1 at the pod's creation, and stays so")
 
 
 def resumed(kind: str) -> str:
