@@ -111,8 +111,8 @@ class ApiStub(KubeClient):
         self._tell(_JOBS, "DELETED", self._job(number))
 
     def touch(self, number: int, note: str) -> None:
-        """Change an annotation of a Job."""
-        self._state(number).annotations["example.com/note"] = note
+        """Change a Job in what the queue reads of it: its declared run time, in seconds."""
+        self._state(number).annotations[stamps.RUNTIME] = f"{note}s"
         self._tell(_JOBS, "MODIFIED", self._job(number))
 
     def running(self) -> list[int]:

@@ -12,18 +12,17 @@ from msgspec import structs
 
 from fairslice import stamps
 from fairslice.booking import Booking, Option, Ref, State
-from fairslice.classify import ClassError, classify, owner_kinds
+from fairslice.classify import ClassError, classify
 from fairslice.device_claims import Devices
 from fairslice.devices import Offer
 from fairslice.gangs import common_options, part_of
 from fairslice.inventory import Inventory
 from fairslice.kube.objects import PodSpec
 from fairslice.options import NoOption, options_for
-from fairslice.pod_groups import group_of
 from fairslice.policy import Policy, Team, WorkClass
 from fairslice.requests import AskError, PodAsk, by_claims, read_pod
 from fairslice.teams import TeamIndex
-from fairslice_queue.facts import PodFacts, WorkloadFacts, timestamp
+from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.reconcile import held_by
 
 __all__ = ["Adopter"]
@@ -50,7 +49,7 @@ class Adopter:
             facts.namespace,
             {**(facts.template.labels or {}), **facts.labels},
             facts.spec.priority_class_name,
-            (facts.kind, *owner_kinds(facts.metadata)),
+            (facts.kind, *facts.kinds),
         )
         options, sizes = self._of_workload(facts, team, work_class)
         if options is None:
@@ -107,7 +106,7 @@ class Adopter:
             facts.namespace,
             facts.labels,
             facts.spec.priority_class_name,
-            owner_kinds(facts.metadata),
+            facts.kinds,
         )
         where = facts.node or facts.nominated_node
         option = facts.assignment.option if facts.assignment is not None else None
@@ -118,7 +117,7 @@ class Adopter:
             option = options[0] if options else None
         if option is None:
             return None
-        group, revision = group_of(facts.metadata)
+        group, revision = facts.booked_group
         booking = self._booking(facts, "Pod", team, work_class, (option,), now)
         booking = structs.replace(booking, group=group, group_revision=revision)
         if facts.gated:
@@ -150,7 +149,7 @@ class Adopter:
             state=State.QUEUED,
             pods=1,
             options=options,
-            queued_at=_queued_at(facts.annotations.get(stamps.QUEUED_AT), facts.created),
+            queued_at=facts.queued_at,
             since=now,
             bound=True,
             # What belongs to no team is none of the queue's business to push out.
@@ -261,13 +260,6 @@ def _with(options: tuple[Option, ...], given: Option) -> tuple[tuple[Option, ...
 def _waiting_state(labels: Mapping[str, str]) -> State:
     held = labels.get(stamps.STATE) == State.HELD.value.lower()
     return State.HELD if held else State.QUEUED
-
-
-def _queued_at(stamp: str | None, created: float) -> float:
-    try:
-        return timestamp(stamp) or created
-    except ValueError:
-        return created
 
 
 def _number(text: str | None) -> int:

@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from fairslice import stamps
 from fairslice.booking import Kind
 from fairslice.kube.client import ApiError, KubeClient
-from fairslice.kube.reflector import Reflector
+from fairslice.kube.reflector import FactReflector, Key
 from fairslice.workloads import ADAPTERS, Adapter
-from fairslice_queue.facts import CustomObject
+from fairslice_queue.fact_reading import FactReader
+from fairslice_queue.facts import WorkloadFacts
+from fairslice_queue.lean_objects import CustomObject
 from fairslice_queue.object_paths import ObjectPaths
 
 __all__ = ["CustomKinds"]
@@ -23,7 +26,7 @@ _RETRY_SECONDS = 1.0
 # A kind that can't be listed must not keep the queue from its other work for ever.
 _PATIENCE_SECONDS = 20.0
 
-OnChange = Callable[[Adapter, CustomObject | None, CustomObject | None], None]
+OnChange = Callable[[WorkloadFacts | None, WorkloadFacts | None], None]
 
 
 class _Version(Struct, frozen=True, rename="camel"):
@@ -58,17 +61,19 @@ class CustomKinds:
         self,
         client: KubeClient,
         paths: ObjectPaths,
+        reader: FactReader,
         on_change: OnChange,
         *,
         look_seconds: float | None = None,
     ) -> None:
         self._client = client
         self._paths = paths
+        self._reader = reader
         self._on_change = on_change
         self._look_seconds = look_seconds or _LOOK_SECONDS
         self._looked = asyncio.Event()
         self._missing = {each.kind.kind: each for each in ADAPTERS if each.kind.kind != "Job"}
-        self._reflectors: dict[str, Reflector[CustomObject]] = {}
+        self._reflectors: dict[str, FactReflector[WorkloadFacts]] = {}
 
     async def run(self) -> None:
         """Look, follow what is there, and look again; for ever."""
@@ -95,6 +100,16 @@ class CustomKinds:
             unseen = [kind for kind, item in self._reflectors.items() if not item.synced.is_set()]
             _log.error("not listed, and left out until they are: %s", ", ".join(unseen))
 
+    @property
+    def stores(self) -> Mapping[str, Mapping[Key, WorkloadFacts]]:
+        """What is kept, by kind."""
+        return {kind: reflector.store for kind, reflector in self._reflectors.items()}
+
+    def look_again(self) -> None:
+        """List all objects anew, soon."""
+        for reflector in self._reflectors.values():
+            reflector.look_again()
+
     async def _look(self) -> list[Adapter]:
         """Find the kinds that are served and not yet followed. Raises ApiError."""
         groups = json.decode(await self._client.get("/apis"), type=_Groups).groups
@@ -119,15 +134,16 @@ class CustomKinds:
         resources: Iterable[_Resource] = json.decode(body, type=_Resources).resources
         return frozenset(item.name for item in resources)
 
-    def _follow(self, adapter: Adapter) -> Reflector[CustomObject]:
+    def _follow(self, adapter: Adapter) -> FactReflector[WorkloadFacts]:
         kind = adapter.kind.kind
         del self._missing[kind]
-        reflector = self._reflectors[kind] = Reflector(
+        reflector = self._reflectors[kind] = FactReflector(
             self._client,
             self._paths.everywhere(kind),
             CustomObject,
+            partial(self._reader.workload, adapter),
             label_selector=f"{stamps.LABEL_MANAGED}=true",
         )
-        reflector.subscribe(lambda old, new: self._on_change(adapter, old, new))
+        reflector.subscribe(self._on_change)
         _log.info("%s is served: its objects are queued as a whole", kind)
         return reflector

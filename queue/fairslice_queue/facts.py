@@ -1,45 +1,22 @@
 """What the queue keeps of the objects it watches: the few facts that decisions rest on."""
 
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from fairslice import stamps
 from fairslice.booking import Assignment
-from fairslice.gangs import Member, read_members
-from fairslice.kube.objects import (
-    Job,
-    ObjectMeta,
-    OwnerReference,
-    Pod,
-    PodSpec,
-    PodTemplateSpec,
-)
-from fairslice.placement import PodNeeds, SetNeeds, gang_needs, pod_needs
-from fairslice.pod_groups import PodGroup, PodGroupError, pod_group
-from fairslice.quantity import QuantityError
-from fairslice.requests import AskError
-from fairslice.workloads import Adapter, WorkloadError
+from fairslice.gangs import Member
+from fairslice.kube.objects import ObjectMeta, OwnerReference, PodSpec
+from fairslice.kube.reflector import Key
+from fairslice.placement import PodNeeds
 
-__all__ = [
-    "CustomObject",
-    "PodFacts",
-    "WorkloadFacts",
-    "job_facts",
-    "pod_facts",
-    "timestamp",
-    "workload_facts",
-]
+__all__ = ["PodFacts", "WorkloadFacts", "assignment_of", "timestamp"]
 
-_NO_LABELS: Mapping[str, str] = {}
+_NONE: Mapping[str, str] = {}
 _ASSIGNMENT = msgspec.json.Decoder(Assignment)
-
-# Why a pod was pushed out, as the DisruptionTarget condition says it (KEP-3329).
-DISRUPTION = "DisruptionTarget"
 
 
 def timestamp(text: str | None) -> float:
@@ -49,7 +26,7 @@ def timestamp(text: str | None) -> float:
 
 def assignment_of(meta: ObjectMeta) -> Assignment | None:
     """Read the assignment stamp; None where it is absent or not ours to read."""
-    text = (meta.annotations or _NO_LABELS).get(stamps.ASSIGNMENT)
+    text = (meta.annotations or _NONE).get(stamps.ASSIGNMENT)
     if not text:
         return None
     try:
@@ -58,70 +35,59 @@ def assignment_of(meta: ObjectMeta) -> Assignment | None:
         return None
 
 
-def _needs(spec: PodSpec) -> PodNeeds:
-    try:
-        return pod_needs(spec)
-    except QuantityError:  # the API server lets none of these pass
-        return PodNeeds()
-
-
-@dataclass(frozen=True, slots=True)
-class PodFacts:
+class PodFacts(Struct, frozen=True, kw_only=True, gc=False):
     """A pod. `booking` is its stamp, `disruption` the reason it is being pushed out.
 
     `stamp` is its own id among the pods of its workload's booking. `group` is the pod group
-    that it is of, as the books name it.
+    that it is of, as the books name it; `booked_group` is that or the rollout that it is of, and
+    the rollout's revision. `kinds` stand above it. `owned` says that it has an owner, `recreated`
+    that whoever made it makes new ones. Of `spec`, labels and annotations there is only what
+    decisions read; equal ones are one object. Times are Unix seconds.
     """
 
-    metadata: ObjectMeta
+    where: Key
+    uid: str
     node: str
-    nominated_node: str
     phase: str
-    deleting: bool
-    gated: bool
-    booking: str
-    stamp: str
-    assignment: Assignment | None
-    controller: OwnerReference | None
-    disruption: str
-    unschedulable: str
-    unschedulable_since: float
-    created: float
-    started: float
     spec: PodSpec
     needs: PodNeeds
+    nominated_node: str = ""
+    deleting: bool = False
+    gated: bool = False
+    booking: str = ""
+    stamp: str = ""
+    assignment: Assignment | None = None
+    controller: OwnerReference | None = None
+    disruption: str = ""
+    unschedulable: str = ""
+    unschedulable_since: float = 0.0
+    created: float = 0.0
+    queued_at: float = 0.0
+    started: float = 0.0
+    labels: Mapping[str, str] = _NONE
+    annotations: Mapping[str, str] = _NONE
+    kinds: tuple[str, ...] = ()
+    owned: bool = False
+    recreated: bool = False
+    asks_gpus: bool = False
     group: str = ""
     group_size: int = 0
+    booked_group: tuple[str, str] = ("", "")
 
     @property
     def key(self) -> str:
         """Namespace and name."""
-        return f"{self.namespace}/{self.name}"
+        return f"{self.where.namespace}/{self.where.name}"
 
     @property
     def namespace(self) -> str:
         """The namespace."""
-        return self.metadata.namespace
+        return self.where.namespace
 
     @property
     def name(self) -> str:
         """The name."""
-        return self.metadata.name
-
-    @property
-    def uid(self) -> str:
-        """The uid."""
-        return self.metadata.uid
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self.metadata.labels or _NO_LABELS
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or _NO_LABELS
+        return self.where.name
 
     @property
     def ended(self) -> bool:
@@ -132,54 +98,18 @@ class PodFacts:
         """Say whether the kube-scheduler has found no node for it since then (Unix seconds)."""
         return bool(self.unschedulable) and not self.node and self.unschedulable_since < since
 
-
-def pod_facts(pod: Pod) -> PodFacts:
-    """Reduce a pod to its facts."""
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    annotations = meta.annotations or _NO_LABELS
-    disruption, unschedulable, since = "", "", 0.0
-    for condition in status.conditions or ():
-        if condition.type == DISRUPTION and condition.status == "True":
-            disruption = condition.reason
-        elif (
-            condition.type == "PodScheduled"
-            and condition.status == "False"
-            and condition.reason == "Unschedulable"
-        ):
-            unschedulable, since = condition.message, timestamp(condition.last_transition_time)
-    group = _group(meta)
-    return PodFacts(
-        metadata=meta,
-        node=spec.node_name,
-        nominated_node=status.nominated_node_name,
-        phase=status.phase,
-        deleting=meta.deletion_timestamp is not None,
-        gated=any(gate.name == stamps.GATE for gate in spec.scheduling_gates or ()),
-        booking=annotations.get(stamps.BOOKING, ""),
-        stamp=annotations.get(stamps.POD_STAMP, ""),
-        assignment=assignment_of(meta),
-        controller=next((ref for ref in meta.owner_references or () if ref.controller), None),
-        disruption=disruption,
-        unschedulable=unschedulable,
-        unschedulable_since=since,
-        created=timestamp(meta.creation_timestamp),
-        started=timestamp(status.start_time),
-        spec=spec,
-        needs=_needs(spec),
-        group=group.key if group is not None else "",
-        group_size=group.size if group is not None else 0,
-    )
+    def quietly_became(self, new: "PodFacts") -> bool:
+        """Say whether only words differ: our own line on it, the scheduler's reason."""
+        if not _same_but_status(self.annotations, new.annotations):
+            return False
+        if bool(self.unschedulable) is not bool(new.unschedulable):
+            return False
+        return self == msgspec.structs.replace(
+            new, annotations=self.annotations, unschedulable=self.unschedulable
+        )
 
 
-def _group(meta: ObjectMeta) -> PodGroup | None:
-    try:
-        return pod_group(meta)
-    except PodGroupError:  # older than the install: it starts by itself
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadFacts:
+class WorkloadFacts(Struct, frozen=True, kw_only=True, gc=False):
     """A suspendable workload. `desired` is how many pods it should now have running.
 
     Pods are counted as bookings count them: a large one as several. `least` is below `desired`
@@ -187,14 +117,13 @@ class WorkloadFacts:
     may have several; template, spec and assignment are the first's. `counts_successes` says
     that pods which have succeeded are off `desired` already: `succeeded` of them, which leaves
     `remaining` to succeed (None: it has no such number). `starts_whole` says that its pods are
-    of use together only.
+    of use together only. `kinds` stand above it. Of templates, specs, labels and annotations
+    there is only what decisions read; equal ones are one object. Times are Unix seconds.
     """
 
     kind: str
-    namespace: str
-    name: str
+    where: Key
     uid: str
-    version: str
     suspended: bool
     finished: bool
     failed: bool
@@ -202,7 +131,6 @@ class WorkloadFacts:
     deleting: bool
     desired: int
     booking: str
-    metadata: ObjectMeta
     template: ObjectMeta
     assignment: Assignment | None
     spec: PodSpec
@@ -210,6 +138,8 @@ class WorkloadFacts:
     created: float
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    queued_at: float
+    kinds: tuple[str, ...] = ()
     least: int = 0
     members: tuple[Member, ...] = ()
     counts_successes: bool = True
@@ -220,107 +150,27 @@ class WorkloadFacts:
     @property
     def key(self) -> str:
         """Kind, namespace and name."""
-        return f"{self.kind}/{self.namespace}/{self.name}"
+        return f"{self.kind}/{self.where.namespace}/{self.where.name}"
+
+    @property
+    def namespace(self) -> str:
+        """The namespace."""
+        return self.where.namespace
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.where.name
+
+    def quietly_became(self, new: "WorkloadFacts") -> bool:
+        """Say whether only our own line on it differs."""
+        if not _same_but_status(self.annotations, new.annotations):
+            return False
+        return self == msgspec.structs.replace(new, annotations=self.annotations)
 
 
-def job_facts(job: Job) -> WorkloadFacts:
-    """Reduce a Job to its facts.
-
-    A finished or suspended Job wants no pods; its terminating ones are counted from pods.
-    """
-    meta, spec, status = job.metadata, job.spec, job.status
-    finished = failed = False
-    failure = ""
-    for condition in status.conditions or ():
-        if condition.status == "True" and condition.type in ("Complete", "Failed"):
-            finished = True
-            failed = condition.type == "Failed"
-            failure = condition.reason if failed else ""
-    parallelism = 1 if spec.parallelism is None else spec.parallelism
-    remaining = None
-    if spec.completions is not None:
-        remaining = max(0, spec.completions - status.succeeded)
-    desired = parallelism if remaining is None else min(parallelism, remaining)
-    if finished:
-        desired = 0
-    return WorkloadFacts(
-        kind="Job",
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        version=meta.resource_version,
-        suspended=bool(spec.suspend),
-        finished=finished,
-        failed=failed,
-        failure=failure,
-        deleting=meta.deletion_timestamp is not None,
-        desired=desired,
-        least=desired,
-        booking=(meta.annotations or _NO_LABELS).get(stamps.BOOKING, ""),
-        metadata=meta,
-        template=spec.template.metadata,
-        assignment=assignment_of(spec.template.metadata),
-        spec=spec.template.spec,
-        needs=_needs(spec.template.spec),
-        created=timestamp(meta.creation_timestamp),
-        labels=meta.labels or _NO_LABELS,
-        annotations=meta.annotations or _NO_LABELS,
-        succeeded=status.succeeded,
-        remaining=remaining,
-        # Ranks of one run; the pods of others work one by one.
-        starts_whole=(spec.completion_mode == "Indexed" and spec.completions == parallelism > 1),
-    )
-
-
-class CustomObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of a custom kind, read as far as its row in the table needs."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: dict[str, Any] = {}
-    status: dict[str, Any] = {}
-
-
-def workload_facts(adapter: Adapter, obj: CustomObject) -> WorkloadFacts:
-    """Reduce an object of a custom kind to its facts."""
-    meta = obj.metadata
-    plain: dict[str, Any] = {"spec": obj.spec, "status": obj.status}
-    members: tuple[Member, ...] = ()
-    # Admission lets none of these pass; what such an object held goes with its pods.
-    with suppress(WorkloadError, AskError):
-        members = read_members(adapter.pod_sets(plain))
-    end = adapter.end(plain)
-    template = members[0].pod_set.template if members else PodTemplateSpec()
-    desired = 0 if end.finished else sum(member.count for member in members)
-    fewest = sum(member.pod_set.min_count * member.size for member in members)
-    return WorkloadFacts(
-        kind=adapter.kind.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        version=meta.resource_version,
-        suspended=adapter.is_suspended(plain),
-        finished=end.finished,
-        failed=end.failed,
-        failure=end.reason,
-        deleting=meta.deletion_timestamp is not None,
-        desired=desired,
-        least=min(fewest, desired),
-        booking=(meta.annotations or _NO_LABELS).get(stamps.BOOKING, ""),
-        metadata=meta,
-        template=template.metadata,
-        assignment=assignment_of(template.metadata),
-        spec=template.spec,
-        needs=gang_needs([_set_needs(member) for member in members]) if members else PodNeeds(),
-        created=timestamp(meta.creation_timestamp),
-        labels=meta.labels or _NO_LABELS,
-        annotations=meta.annotations or _NO_LABELS,
-        members=members,
-        counts_successes=False,
-        starts_whole=fewest >= desired,
-    )
-
-
-def _set_needs(member: Member) -> SetNeeds:
-    pod_set = member.pod_set
-    needs = _needs(pod_set.template.spec)
-    return SetNeeds(count=pod_set.count, size=member.size, needs=needs)
+def _same_but_status(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    if old == new:
+        return True
+    keys = (old.keys() | new.keys()) - {stamps.STATUS}
+    return all(old.get(key) == new.get(key) for key in keys)

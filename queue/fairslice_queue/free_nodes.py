@@ -104,7 +104,7 @@ class FreeNodes:
     def __init__(
         self,
         needs_of: Callable[[str], PodNeeds | None],
-        pods_of: Callable[[str], Mapping[str, PodThere]],
+        pods_of: Callable[[str], Iterable[PodThere]],
     ) -> None:
         self._needs_of = needs_of
         self._pods_of = pods_of
@@ -198,7 +198,7 @@ class FreeNodes:
         there: defaultdict[str, int] = defaultdict(int)
         missing = booking.pods - sum(booking.place.values())
         if booking.place or missing:
-            for pod in self._pods_of(booking.id).values():
+            for pod in self._pods_of(booking.id):
                 if pod.node and not pod.ended:
                     there[pod.node] += 1
                 elif pod.unschedulable and not pod.ended:

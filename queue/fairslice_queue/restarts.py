@@ -33,21 +33,6 @@ __all__ = ["Restarts", "StoredManifest", "asks_for_restart"]
 _log = logging.getLogger(__name__)
 _PATHS = ObjectPaths()  # Jobs and pods: these have one version
 
-# Whoever made these pods makes new ones by itself.
-_RECREATED_BY_OTHERS = (
-    "hub.jupyter.org/username",
-    "hub.jupyter.org/servername",
-    "dag_id",
-    "airflow_version",
-    "job.runner.gitlab.com/pod",
-    "workflows.argoproj.io/workflow",
-    "tekton.dev/pipelineRun",
-    "tekton.dev/taskRun",
-    "dask.org/cluster-name",
-    "spark-app-selector",
-)
-_KUBESPAWNER = ("component", "singleuser-server")
-
 
 class StoredManifest(Struct, frozen=True, kw_only=True):
     """A PodTemplate of ours, as the reflector reads it."""
@@ -90,12 +75,7 @@ class _Review(Struct, frozen=True):
 
 def asks_for_restart(pod: PodFacts, policy: Policy) -> bool:
     """Say whether the queue should bring a pod back: it asks for it, and nobody else does it."""
-    if pod.controller is not None or pod.metadata.owner_references:
-        return False
-    labels = pod.labels
-    if labels.get(_KUBESPAWNER[0]) == _KUBESPAWNER[1]:
-        return False
-    if any(label in labels or label in pod.annotations for label in _RECREATED_BY_OTHERS):
+    if pod.owned or pod.recreated:
         return False
     wish = pod.annotations.get(stamps.RESTART)
     if wish is not None:

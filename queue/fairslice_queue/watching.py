@@ -1,19 +1,20 @@
-"""The cluster as the queue sees it: reflectors, and the indices that reconciliation reads."""
+"""The cluster as the queue sees it: what is followed, and what of it is kept."""
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
 
 from fairslice import stamps
 from fairslice.inventory import Inventory
 from fairslice.kube.client import KubeClient
-from fairslice.kube.objects import Job, Namespace, Node, Pod
-from fairslice.kube.reflector import Reflector
-from fairslice.placement import NodeState, PodNeeds
+from fairslice.kube.following import Following
+from fairslice.kube.objects import Namespace, Node, NodeStatus, ObjectMeta
+from fairslice.kube.reflector import FactReflector, Key, Reflector
+from fairslice.placement import NodeState
 from fairslice.policy import Policy, PolicyError, Team
-from fairslice.resource_names import ResourceNameError, parse_resource
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.resources import (
@@ -24,93 +25,90 @@ from fairslice.v1alpha1.resources import (
     SharingPolicyResource,
     TeamResource,
 )
-from fairslice.workloads import Adapter
 from fairslice_queue.books import Books
-from fairslice_queue.changes import Changes, Pending
+from fairslice_queue.by_name import PodsByName, WorkloadsByName
+from fairslice_queue.changes import Changes
 from fairslice_queue.custom_kinds import CustomKinds
-from fairslice_queue.facts import (
-    CustomObject,
-    PodFacts,
-    WorkloadFacts,
-    job_facts,
-    pod_facts,
-    workload_facts,
-)
-from fairslice_queue.free_nodes import FreeNodes
+from fairslice_queue.fact_reading import FactReader
+from fairslice_queue.facts import PodFacts, WorkloadFacts
+from fairslice_queue.lean_objects import LeanJob, LeanPod
 from fairslice_queue.object_paths import ObjectPaths
 from fairslice_queue.restarts import StoredManifest
 from fairslice_queue.shared_claims import SharedClaims
+from fairslice_queue.sightings import MOST_TOUCHED, Sightings
 
 __all__ = ["Watch"]
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-_REMEMBERED = 10_000
-# Where nobody plans, nobody asks what changed.
-_MOST_TOUCHED = 100_000
 
 
-class Watch:
-    """Follows nodes, pods, workloads, teams and the policy.
+class _SeenNode(Struct, frozen=True):
+    """A node without what changes all the time and says nothing."""
 
-    What an event may have changed is collected in `dirty` (booking ids) and `strangers` (uid and
-    key of pods with GPUs that carry no stamp), and `changed` is set. `disrupted` has why pods of
-    a booking were pushed out, `disrupted_pods` the same by pod key, also of those gone since.
-    """
+    where: Key
+    uid: str
+    node: Node
+
+
+class _SeenNamespace(Struct, frozen=True):
+    """Labels say which team a namespace belongs to; annotations and phases change more often."""
+
+    where: Key
+    uid: str
+    labels: Mapping[str, str]
+
+
+class Watch(Sightings):
+    """Follows nodes, pods, workloads, teams and the policy; see Sightings for what it collects."""
 
     def __init__(self, client: KubeClient) -> None:
-        self.changed = asyncio.Event()
-        self.dirty: set[str] = set()
+        super().__init__()
         self.policy = Policy.compile(SharingPolicySpec())
-        self._index = TeamIndex.build((), {})
+        self._team_index = TeamIndex.build((), {})
         self._teams_changed = False
         self.inventory = Inventory.build((), self.policy)
         self.capacity_changed = True
-        self.pods: dict[str, PodFacts] = {}
-        self.workloads: dict[str, WorkloadFacts] = {}
-        self.disrupted: dict[str, str] = {}
-        self.disrupted_pods: dict[str, str] = {}
-        self.detached: set[tuple[str, str]] = set()
-        self.strangers: dict[str, str] = {}
-        self._pods_of: defaultdict[str, dict[str, PodFacts]] = defaultdict(dict)
-        self._workload_of: dict[str, WorkloadFacts] = {}
-        self._free = FreeNodes(self.needs_of, self.pods_of)
-        self._pending = Pending()
-        self._touched: set[str] = set()
-        self._unbooked: set[str] = set()
-        self._gone: dict[str, None] = {}
-        self._grouped: defaultdict[str, set[str]] = defaultdict(set)
         self.paths = ObjectPaths()
-        self._custom = CustomKinds(client, self.paths, self._on_custom)
+        self._reader = FactReader()
+        self._custom = CustomKinds(client, self.paths, self._reader, self.see_workload)
         self.claims = SharedClaims(client, self._touch, self.look_at_strangers)
-        self._nodes = Reflector(client, "/api/v1/nodes", Node)
-        self._pods = Reflector(client, "/api/v1/pods", Pod)
-        self._jobs = Reflector(
-            client, "/apis/batch/v1/jobs", Job, label_selector=f"{stamps.LABEL_MANAGED}=true"
+        managed = f"{stamps.LABEL_MANAGED}=true"
+        self._nodes = FactReflector(client, "/api/v1/nodes", Node, _seen_node)
+        self._pods = FactReflector(client, "/api/v1/pods", LeanPod, self._reader.pod)
+        self._jobs = FactReflector(
+            client, "/apis/batch/v1/jobs", LeanJob, self._reader.job, label_selector=managed
         )
-        self._namespaces = Reflector(client, "/api/v1/namespaces", Namespace)
+        self._namespaces = FactReflector(client, "/api/v1/namespaces", Namespace, _seen_namespace)
         self._teams = Reflector(client, TEAMS, TeamResource, missing=MISSING)
         self._policies = Reflector(client, POLICIES, SharingPolicyResource, missing=MISSING)
         self._stored = Reflector(
-            client,
-            "/api/v1/podtemplates",
-            StoredManifest,
-            label_selector=f"{stamps.LABEL_MANAGED}=true",
+            client, "/api/v1/podtemplates", StoredManifest, label_selector=managed
         )
-        self._nodes.subscribe(self._on_node_change)
-        self._pods.subscribe(self._on_pod)
-        self._jobs.subscribe(self._on_job)
-        self._namespaces.subscribe(self._on_team_change)
-        self._teams.subscribe(self._on_team_change)
+        self._nodes.subscribe(self._on_node)
+        self._pods.subscribe(self.see_pod)
+        self._jobs.subscribe(self.see_workload)
+        self._namespaces.subscribe(lambda old, new: self._on_membership())
+        self._teams.subscribe(self._on_team)
         self._policies.subscribe(self._on_policy)
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Start all reflectors in a task group."""
-        for reflector in self._reflectors:
+        for reflector in (
+            self._policies,
+            self._teams,
+            self._namespaces,
+            self._nodes,
+            self._stored,
+        ):
             tasks.create_task(reflector.run())
-        tasks.create_task(self._custom.run())
+        # The policy says which labels are read.
+        for run in (self._jobs.run, self._pods.run, self._custom.run):
+            tasks.create_task(self._after_policy(run))
         tasks.create_task(self.claims.run())
+
+    async def _after_policy(self, run: Callable[[], Awaitable[None]]) -> None:
+        await self._policies.synced.wait()
+        await run()
 
     async def synced(self) -> None:
         """Wait until everything has been listed once."""
@@ -125,7 +123,7 @@ class Watch:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     @property
-    def _reflectors(self) -> tuple[Reflector[Any], ...]:
+    def _reflectors(self) -> tuple[Following[Any], ...]:
         return (
             self._policies,
             self._teams,
@@ -135,6 +133,16 @@ class Watch:
             self._stored,
             self._pods,
         )
+
+    @property
+    def pods(self) -> Mapping[str, PodFacts]:
+        """All pods, by `namespace/name`."""
+        return PodsByName(self._pods.store)
+
+    @property
+    def workloads(self) -> Mapping[str, WorkloadFacts]:
+        """All workloads in the books, by `kind/namespace/name`."""
+        return WorkloadsByName({"Job": self._jobs.store, **self._custom.stores})
 
     @property
     def has_policy(self) -> bool:
@@ -150,48 +158,6 @@ class Watch:
     def stored_manifests(self) -> tuple[StoredManifest, ...]:
         """The manifests of objects that may have to be brought back."""
         return tuple(self._stored.store.values())
-
-    def workload_of(self, booking_id: str) -> WorkloadFacts | None:
-        """Find the workload that carries a booking's stamp."""
-        return self._workload_of.get(booking_id)
-
-    def pods_of(self, booking_id: str) -> Mapping[str, PodFacts]:
-        """Find the pods that carry a booking's stamp, by key."""
-        return self._pods_of.get(booking_id, {})
-
-    def annotations_of(self, booking_id: str) -> Mapping[str, str]:
-        """Read the annotations of a booking's object."""
-        workload = self._workload_of.get(booking_id)
-        if workload is not None:
-            return workload.annotations
-        return next((pod.annotations for pod in self.pods_of(booking_id).values()), {})
-
-    def group_members(self, group: str) -> tuple[PodFacts, ...]:
-        """List the pods of a pod group, ended ones too."""
-        return tuple(self.pods[key] for key in self._grouped.get(group, ()))
-
-    def is_gone(self, uid: str) -> bool:
-        """Say whether an object was seen, and then seen to be deleted."""
-        return uid in self._gone
-
-    def forget_gone(self, uid: str) -> None:
-        """Stop remembering a deleted object."""
-        self._gone.pop(uid, None)
-
-    def stranger(self, uid: str, key: str) -> PodFacts | None:
-        """Find a pod with GPUs that carries no stamp: older than the install, or exempt."""
-        pod = self.pods.get(key) if key in self._unbooked else None
-        return pod if pod is not None and pod.uid == uid else None
-
-    @property
-    def strange_pods(self) -> Iterator[PodFacts]:
-        """Yield all pods with GPUs that carry no stamp."""
-        return (self.pods[key] for key in tuple(self._unbooked))
-
-    def look_at_strangers(self) -> None:
-        """Mark all pods with GPUs that carry no stamp to be looked at (again)."""
-        for pod in self.strange_pods:
-            self.strangers[pod.uid] = pod.key
 
     def free_nodes(self, books: Books) -> Mapping[str, NodeState]:
         """What is free now: allocatable less what pods and bookings hold.
@@ -211,7 +177,7 @@ class Watch:
         """Take up what changed in the books, and what that leaves free."""
         changed, touched, pending = books.take_changed(), self._touched, self._pending
         self._touched = set()
-        if changed is None or len(touched) > _MOST_TOUCHED:
+        if changed is None or len(touched) > MOST_TOUCHED:
             stale = {*self._free.counted, *(booking.id for booking in books.holding())}
             pending.everything = True
             pending.bookings.clear()
@@ -222,125 +188,26 @@ class Watch:
         bookings = ((booking_id, books.get(booking_id)) for booking_id in stale)
         pending.nodes |= self._free.update(self.inventory.nodes, bookings)
 
-    def needs_of(self, booking_id: str) -> PodNeeds | None:
-        """Read what a booking's pods need of a node; None while its object isn't seen."""
-        workload = self._workload_of.get(booking_id)
-        if workload is not None:
-            return workload.needs
-        return next((pod.needs for pod in self.pods_of(booking_id).values()), None)
+    def _offers_shares(self, node: str) -> bool:
+        facts = self.inventory.nodes.get(node)
+        return facts is not None and bool(facts.shares)
 
-    def _touch(self, booking_id: str) -> None:
-        if booking_id:
-            self.dirty.add(booking_id)
-            # Beyond that, it is "all".
-            if len(self._touched) <= _MOST_TOUCHED:
-                self._touched.add(booking_id)
-        self.changed.set()
+    def _claims_devices(self, pod: PodFacts) -> bool:
+        return bool(pod.spec.resource_claims) and self.claims.devices.known
 
-    def _on_node_change(self, old: Node | None, new: Node | None) -> None:
+    def _on_node(self, old: _SeenNode | None, new: _SeenNode | None) -> None:
         before = self.inventory
         name = ""
         if new is not None:
-            name, self.inventory = new.metadata.name, before.with_node(new)
+            name, self.inventory = new.where.name, before.with_node(new.node)
         elif old is not None:
-            name, self.inventory = old.metadata.name, before.without_node(old.metadata.name)
+            name, self.inventory = old.where.name, before.without_node(old.where.name)
         if self.inventory is not before:
             self._free.node_changed(name)
             self._pending.capacity = True
             self.capacity_changed = True
             self.look_at_strangers()
             self.changed.set()
-
-    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        before = None
-        if old is not None:
-            before = self.pods.get(f"{old.metadata.namespace}/{old.metadata.name}")
-            self._drop_pod(f"{old.metadata.namespace}/{old.metadata.name}", deleted=new is None)
-        if new is None:
-            return
-        facts = pod_facts(new)
-        key = facts.key
-        self.pods[key] = facts
-        if not facts.disruption:
-            self.disrupted_pods.pop(key, None)
-        if facts.node and not facts.ended:
-            self._free.pod_came(facts.node, facts.needs)
-        if facts.booking:
-            self._pods_of[facts.booking][key] = facts
-            if facts.disruption:
-                _remember(self.disrupted_pods, key, facts.disruption)
-                # News only: the remains of an earlier run must not push the next one out.
-                if not facts.ended if before is None else not before.disruption:
-                    self.disrupted[facts.booking] = facts.disruption
-            self._touch(facts.booking)
-        elif not facts.ended and (_holds_gpus(facts) or self._claims_devices(facts)):
-            self._unbooked.add(key)
-            self.strangers[facts.uid] = key
-            self._touch("")
-        elif facts.ended:
-            self.changed.set()
-        if facts.group:
-            self._grouped[facts.group].add(key)
-            self._pending.groups.add(facts.group)
-        if facts.stamp and facts.ended:
-            self.detached.add((facts.booking, facts.stamp))
-
-    def _claims_devices(self, facts: PodFacts) -> bool:
-        return bool(facts.spec.resource_claims) and self.claims.devices.known
-
-    def _drop_pod(self, key: str, *, deleted: bool) -> None:
-        facts = self.pods.pop(key, None)
-        if facts is None:
-            return
-        if key in self._unbooked:
-            self._unbooked.discard(key)
-            self.strangers[facts.uid] = key
-        if facts.node and not facts.ended:
-            self._free.pod_left(facts.node, facts.needs)
-        if facts.group:
-            self._pending.groups.add(facts.group)
-            members = self._grouped[facts.group]
-            members.discard(key)
-            if not members:
-                del self._grouped[facts.group]
-        if deleted:
-            _remember(self._gone, facts.uid, None)
-            if facts.stamp:
-                self.detached.add((facts.booking, facts.stamp))
-            self.changed.set()
-        if facts.booking:
-            pods = self._pods_of.get(facts.booking)
-            if pods is not None:
-                pods.pop(key, None)
-                if not pods:
-                    del self._pods_of[facts.booking]
-            self._touch(facts.booking)
-
-    def _on_job(self, old: Job | None, new: Job | None) -> None:
-        self._on_workload("Job", old, job_facts(new) if new is not None else None)
-
-    def _on_custom(
-        self, adapter: Adapter, old: CustomObject | None, new: CustomObject | None
-    ) -> None:
-        facts = workload_facts(adapter, new) if new is not None else None
-        self._on_workload(adapter.kind.kind, old, facts)
-
-    def _on_workload(
-        self, kind: str, old: Job | CustomObject | None, facts: WorkloadFacts | None
-    ) -> None:
-        if old is not None:
-            key = f"{kind}/{old.metadata.namespace}/{old.metadata.name}"
-            before = self.workloads.pop(key, None)
-            if before is not None:
-                self._workload_of.pop(before.booking, None)
-                if facts is None:
-                    _remember(self._gone, before.uid, None)
-                self._touch(before.booking)
-        if facts is not None:
-            self.workloads[facts.key] = facts
-            if facts.booking:
-                self._workload_of[facts.booking] = facts
-            self._touch(facts.booking)
 
     @property
     def teams(self) -> TeamIndex:
@@ -351,37 +218,39 @@ class Watch:
         """
         if self._teams_changed:
             self._teams_changed = False
-            self._index = self._index_teams()
-        return self._index
+            self._team_index = self._index_teams()
+        return self._team_index
 
     def _index_teams(self) -> TeamIndex:
         teams: list[Team] = []
         for item in self._teams.store.values():
+            meta = item.metadata
             try:
-                teams.append(self._compiled(item))
+                teams.append(Team.compile(meta.name, meta.uid, item.spec, self.policy.zone))
             except PolicyError as error:
                 # Admission refuses such a team; one that got past it has no rights.
-                _log.error("team %s is left out: %s", item.metadata.name, error)
-        labels = {
-            item.metadata.name: item.metadata.labels or {}
-            for item in self._namespaces.store.values()
-        }
+                _log.error("team %s is left out: %s", meta.name, error)
+        labels = {item.where.name: item.labels for item in self._namespaces.store.values()}
         return TeamIndex.build(teams, labels)
 
-    def _on_team_change(self, old: object, new: object) -> None:
-        if _means_the_same(old, new):
-            return
+    def _on_team(self, old: TeamResource | None, new: TeamResource | None) -> None:
+        # A team's status is our own writing.
+        if old is None or new is None or old.spec != new.spec:
+            self._on_membership()
+
+    def _on_membership(self) -> None:
+        """Take note that who belongs to which team, or what a team may have, has changed."""
         self._pending.teams = True
         if not self._teams_changed:
             self._teams_changed = True
             self.look_at_strangers()
         self.changed.set()
 
-    def _compiled(self, item: TeamResource) -> Team:
-        meta = item.metadata
-        return Team.compile(meta.name, meta.uid, item.spec, self.policy.zone)
-
-    def _on_policy(self, _old: object, _new: object) -> None:
+    def _on_policy(
+        self, old: SharingPolicyResource | None, new: SharingPolicyResource | None
+    ) -> None:
+        if old is not None and new is not None and old.spec == new.spec:
+            return
         resource = self._policies.get(POLICY_NAME)
         spec = resource.spec if resource is not None else SharingPolicySpec()
         zone = self.policy.zone
@@ -390,11 +259,11 @@ class Watch:
         except PolicyError as error:
             _log.error("the policy is left as it was: %s", error)
             return
+        self._read_labels()
         if self.policy.zone != zone:
-            self._on_team_change(None, None)  # loans end at midnight there
-        self.inventory = Inventory.build(
-            self._nodes.store.values(), self.policy, before=self.inventory
-        )
+            self._on_membership()  # loans end at midnight there
+        nodes = [seen.node for seen in self._nodes.store.values()]
+        self.inventory = Inventory.build(nodes, self.policy, before=self.inventory)
         for name in self.inventory.nodes:
             self._free.node_changed(name)
         self._pending.policy = self._pending.capacity = True
@@ -402,36 +271,37 @@ class Watch:
         self.look_at_strangers()
         self.changed.set()
 
-
-def _means_the_same(old: object, new: object) -> bool:
-    """Say whether a team or namespace changed in nothing that says who belongs to which team.
-
-    Teams' status is our own writing; namespaces change otherwise often.
-    """
-    if isinstance(old, TeamResource) and isinstance(new, TeamResource):
-        return old.spec == new.spec and old.metadata.uid == new.metadata.uid
-    if isinstance(old, Namespace) and isinstance(new, Namespace):
-        return old.metadata.labels == new.metadata.labels
-    return False
+    def _read_labels(self) -> None:
+        """Keep the labels that the policy's rules go by; list anew if more are wanted."""
+        classes = self.policy.classes.values()
+        wanted = {key for item in classes for rule in item.match for key in rule.pod_labels}
+        if not wanted <= self._reader.label_keys:
+            self._reader.label_keys |= wanted
+            self._jobs.look_again()
+            self._pods.look_again()
+            self._custom.look_again()
 
 
-def _remember(memory: dict[str, T], key: str, value: T) -> None:
-    """Keep the newest; what is forgotten here the API server is asked about later."""
-    memory.pop(key, None)
-    memory[key] = value
-    if len(memory) > _REMEMBERED:
-        del memory[next(iter(memory))]
+def _seen_node(node: Node) -> _SeenNode:
+    meta, status = node.metadata, node.status
+    return _SeenNode(
+        where=Key("", meta.name),
+        uid=meta.uid,
+        node=Node(
+            metadata=ObjectMeta(
+                name=meta.name,
+                labels=meta.labels,
+                deletion_timestamp=meta.deletion_timestamp,
+            ),
+            spec=node.spec,
+            status=NodeStatus(
+                allocatable=status.allocatable,
+                conditions=tuple(item for item in status.conditions or () if item.type == "Ready"),
+            ),
+        ),
+    )
 
 
-def _holds_gpus(facts: PodFacts) -> bool:
-    containers = (*(facts.spec.init_containers or ()), *facts.spec.containers)
-    for container in containers:
-        if container.resources is None:
-            continue
-        for name in container.resources.limits or {}:
-            try:
-                if parse_resource(name) is not None:
-                    return True
-            except ResourceNameError:
-                continue
-    return False
+def _seen_namespace(namespace: Namespace) -> _SeenNamespace:
+    meta = namespace.metadata
+    return _SeenNamespace(where=Key("", meta.name), uid=meta.uid, labels=meta.labels or {})

@@ -71,7 +71,7 @@ class Cluster:
     touched: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.free = FreeNodes(self.needs.get, lambda name: self.pods.get(name, {}))
+        self.free = FreeNodes(self.needs.get, lambda name: self.pods.get(name, {}).values())
         self.books.take_changed()
 
     def node(self, name: str, found: NodeFacts | None) -> None:

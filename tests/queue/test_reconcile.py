@@ -9,6 +9,7 @@ from msgspec import structs
 from fairslice import stamps
 from fairslice.booking import Assignment, Booking, State
 from fairslice.kube.objects import ObjectMeta, PodSpec
+from fairslice.kube.reflector import Key
 from fairslice.placement import PodNeeds
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.reconcile import (
@@ -28,13 +29,10 @@ from .plans import booking, option
 
 def work(**fields: Any) -> WorkloadFacts:
     labels = {stamps.STATE: fields.pop("label", "released")}
-    meta = ObjectMeta(name="x", namespace="cv", uid="x", labels=labels)
     base: dict[str, Any] = {
         "kind": "Job",
-        "namespace": "cv",
-        "name": "x",
+        "where": Key("cv", "x"),
         "uid": "x",
-        "version": "1",
         "suspended": False,
         "finished": False,
         "failed": False,
@@ -42,12 +40,12 @@ def work(**fields: Any) -> WorkloadFacts:
         "deleting": False,
         "desired": 1,
         "booking": "x",
-        "metadata": meta,
         "template": ObjectMeta(),
         "assignment": None,
         "spec": PodSpec(),
         "needs": PodNeeds(),
         "created": 0.0,
+        "queued_at": 0.0,
         "labels": labels,
         "annotations": {},
     }
@@ -56,21 +54,11 @@ def work(**fields: Any) -> WorkloadFacts:
 
 def pod(name: str = "p", node: str = "n1", phase: str = "Running", **fields: Any) -> PodFacts:
     base: dict[str, Any] = {
-        "metadata": ObjectMeta(name=name, namespace="cv", uid=name),
+        "where": Key("cv", name),
+        "uid": name,
         "node": node,
-        "nominated_node": "",
         "phase": phase,
-        "deleting": False,
-        "gated": False,
         "booking": "x",
-        "stamp": "",
-        "assignment": None,
-        "controller": None,
-        "disruption": "",
-        "unschedulable": "",
-        "unschedulable_since": 0.0,
-        "created": 0.0,
-        "started": 0.0,
         "spec": PodSpec(),
         "needs": PodNeeds(),
     }

@@ -14,7 +14,8 @@ from fairslice.booking import Option, State
 from fairslice.gangs import read_members
 from fairslice.workloads import ADAPTERS, Adapter, adapter_for
 from fairslice_queue.bookkeeping import Limits
-from fairslice_queue.facts import CustomObject, workload_facts
+from fairslice_queue.fact_reading import FactReader
+from fairslice_queue.lean_objects import CustomObject
 from fairslice_queue.release_patch import release_patch
 
 from .conftest import MakeCluster
@@ -186,12 +187,12 @@ def test_a_kind_says_when_it_is_over(kind: str) -> None:
     adapter = row(kind)
     obj = manifest(kind)
     running = msgspec.convert({**obj, "status": {}}, CustomObject)
-    facts = workload_facts(adapter, running)
+    facts = FactReader().workload(adapter, running)
     assert (facts.finished, facts.desired) == (False, TABLE[kind][0])
     over = TABLE[kind][2]
     if over is None:
         return
-    done = workload_facts(adapter, msgspec.convert({**obj, "status": over}, CustomObject))
+    done = FactReader().workload(adapter, msgspec.convert({**obj, "status": over}, CustomObject))
     assert (done.finished, done.failed, done.desired) == (True, False, 0)
 
 
