@@ -17,6 +17,7 @@ import click
 from msgspec import json
 
 from fairslice import log, service
+from fairslice.bill_command import add_bill_command
 from fairslice.brake import BrakeReport
 from fairslice.brake import brake as put_brake_on
 from fairslice.brake import release as release_brake
@@ -81,6 +82,10 @@ _OPTIONS = {
     "health-listen": _option(
         "health-listen", "Where the webhook's health and metrics are  [default: 127.0.0.1:8081]"
     ),
+    "workers": _option(
+        "workers",
+        "Processes that answer the API server  [default: one per core, at most 2; with all: 1]",
+    ),
     "hide-by": _option(
         "hide-by",
         "auto, or webhook: not by the API server, though it could (1.36 on)  [default: auto]",
@@ -100,6 +105,7 @@ _SERVING = (
     "status-listen",
     "health-listen",
     "hide-by",
+    "workers",
     "data-dir",
 )
 
@@ -173,6 +179,8 @@ async def _serve(settings: Settings, part: str, wanted: bool) -> None:
     service.check_addresses(
         [getattr(settings, name) for entry in _PARTS[part] for name in _ADDRESSES[entry]]
     )
+    if len(services) > 1 and not settings.workers:
+        settings = replace(settings, workers=1)
     async with AsyncExitStack() as stack:
         if settings.redis_url is None:
             server = await stack.enter_async_context(EmbeddedRedis(settings.data_dir / "redis"))
@@ -380,6 +388,9 @@ add_line_commands(
     status_url=_status_url,
     output=_output,
 )
+
+
+add_bill_command(cli, lambda work: _run(work), status_url=_status_url)
 
 
 @cli.command()

@@ -7,7 +7,7 @@ Times are integer microseconds since 1970.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
@@ -15,10 +15,8 @@ from fairslice.quantity import parse_quantity
 
 __all__ = [
     "COST_UNIT",
-    "IDLE",
     "MICRO",
     "NO_PRICES",
-    "PoolBill",
     "Prices",
     "apportion",
     "format_micro",
@@ -31,9 +29,6 @@ MICRO = 1_000_000
 
 COST_UNIT = 1000 * 3600 * MICRO
 """A micro-unit a GPU-hour is charged by milli-GPU and microsecond: so many make a micro-unit."""
-
-IDLE = "__idle__"
-"""The account of what nobody held."""
 
 K = TypeVar("K")
 
@@ -106,44 +101,3 @@ def apportion(total: int, weights: Mapping[K, int]) -> dict[K, int]:
     for key in by_remainder[:short]:
         parts[key] += 1
     return parts
-
-
-@dataclass(slots=True)
-class PoolBill:
-    """Whom a pool's hardware is charged to: who held it, and `IDLE` for the rest.
-
-    Where more is held than there is (shares that overlap), holders split the price by what
-    they hold. The charges always sum to price × hardware × time.
-    """
-
-    prices: Prices
-    at: int
-    capacity: int = 0
-    _held: dict[str, int] = field(default_factory=dict)
-    _costs: dict[str, int] = field(default_factory=dict)
-
-    def change(
-        self, now: int, *, capacity: int | None = None, held: Mapping[str, int] | None = None
-    ) -> None:
-        """Record what is there, or what some hold (milli-GPU), from now on."""
-        self._advance(now)
-        if capacity is not None:
-            self.capacity = capacity
-        self._held.update(held or {})
-
-    def charges(self, now: int) -> dict[str, int]:
-        """Return the charges up to now in micro-units, by holder."""
-        self._advance(now)
-        return apportion(rounded(sum(self._costs.values())), self._costs)
-
-    def _advance(self, now: int) -> None:
-        if now <= self.at:  # a clock set back charges nothing
-            return
-        hardware = self.prices.cost(self.capacity, self.at, now)
-        holders = {name: milli for name, milli in self._held.items() if milli > 0}
-        idle = self.capacity - sum(holders.values())
-        if idle > 0:
-            holders[IDLE] = idle
-        for name, cost in apportion(hardware, holders).items():
-            self._costs[name] = self._costs.get(name, 0) + cost
-        self.at = now

@@ -6,7 +6,9 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterable
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from fairslice.booking import Booking
@@ -16,6 +18,9 @@ from fairslice.kube.client import KubeClient
 from fairslice.kube.connection import QUEUE_ACCOUNT, QUEUE_LEASE, connect_as
 from fairslice.redis_connection import RedisConnection
 from fairslice.settings import Settings
+from fairslice_queue.bill_api import bill_routes
+from fairslice_queue.bill_keeping import keep_bills
+from fairslice_queue.bill_store import BillStore
 from fairslice_queue.bookkeeping import LedgerUnavailable, StaleEpoch
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.line_api import line_routes
@@ -67,6 +72,7 @@ class _Queue:
         self._election = LeaderElection(
             client, namespace=settings.namespace, name=QUEUE_LEASE, identity=self._identity
         )
+        self._bill_store = BillStore(client, settings.namespace)
         self._api = StatusApi(
             self._watch,
             self._mirror,
@@ -77,7 +83,14 @@ class _Queue:
             ledger,
             leads=lambda: self._election.leading,
             notice=lambda: self._brake.text,
-            more=line_routes(client),
+            more=(*line_routes(client), *self._bill_routes()),
+        )
+
+    def _bill_routes(self) -> Iterable[web.RouteDef]:
+        return bill_routes(
+            self._bill_store,
+            lambda: self._watch.policy.zone,
+            lambda: self._meter.bills if self._election.leading else None,
         )
 
     async def run(self) -> None:
@@ -119,6 +132,15 @@ class _Queue:
                 tasks.create_task(reign.run())
                 tasks.create_task(self._standing.run(self._client, self._watch.paths))
                 tasks.create_task(keep_priority_classes(self._client, self._watch))
+                tasks.create_task(
+                    keep_bills(
+                        self._bill_store,
+                        self._watch,
+                        self._meter.bills,
+                        lambda: self._mirror.books,
+                        time.time,
+                    )
+                )
                 tasks.create_task(
                     publish_team_status(
                         self._client,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import log
 
 from fairslice.booking import Booking
+from fairslice_queue.billing import Bills
 from fairslice_queue.spending import Spending
 from fairslice_queue.tally import Tally
 
@@ -52,11 +53,13 @@ class _Account:
 class Meter:
     """Integrates what teams hold. Keys are (team, pool); times are Unix seconds.
 
-    `half_life` is in seconds; 0: use never fades. `spending` counts the same by periods.
+    `half_life` is in seconds; 0: use never fades. `spending` counts the same by periods, `bills`
+    what it costs, beside what nobody held.
     """
 
     half_life: float
     spending: Spending = field(default_factory=Spending)
+    bills: Bills = field(default_factory=Bills)
     _accounts: dict[tuple[str, str], _Account] = field(default_factory=dict)
 
     def use_half_life(self, half_life: float, now: float) -> None:
@@ -86,15 +89,20 @@ class Meter:
         self._advance(account, now)
         account.held = milli
         self.spending.hold(team, pool, milli, now)
+        self.bills.hold(team, pool, milli, now)
 
     def follow(self, tally: Tally, bookings: Iterable[Booking | None], now: float) -> None:
         """Record what the teams of these bookings hold, now that the tally has changed."""
         for booking in bookings:
-            if booking is None or not booking.team:
+            if booking is None:
                 continue
             for option in booking.options:
                 key = (booking.team, option.pool)
-                self.hold(*key, tally.pools[key] + tally.surge[key], now)
+                held = tally.pools[key] + tally.surge[key]
+                if booking.team:
+                    self.hold(*key, held, now)
+                else:
+                    self.bills.hold(*key, held, now)
 
     def read(self, team: str, pool: str, now: float) -> Reading:
         """Return a team's use up to now."""

@@ -5,10 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairslice.money import (
-    COST_UNIT,
-    IDLE,
     MICRO,
-    PoolBill,
     Prices,
     apportion,
     format_micro,
@@ -21,34 +18,6 @@ HOUR = 3600 * MICRO
 prices = st.lists(st.tuples(st.integers(0, 10 * HOUR), st.integers(0, 50 * MICRO)), max_size=4).map(
     Prices.of
 )
-events = st.lists(
-    st.tuples(
-        st.integers(0, 3 * HOUR),  # time since the one before
-        st.sampled_from(["capacity", "nlp", "cv", "ads"]),
-        st.integers(0, 16_000),
-    ),
-    max_size=12,
-)
-
-
-@given(prices, events, st.integers(0, 3 * HOUR))
-def test_charges_sum_to_the_price_of_the_hardware_to_the_micro_unit(
-    listed: Prices, changes: list[tuple[int, str, int]], rest: int
-) -> None:
-    bill = PoolBill(listed, at=0)
-    now, capacity, exact = 0, 0, Fraction(0)
-    for elapsed, what, milli in changes:
-        exact += Fraction(listed.cost(capacity, now, now + elapsed), COST_UNIT)
-        now += elapsed
-        if what == "capacity":
-            capacity = milli
-            bill.change(now, capacity=milli)
-        else:
-            bill.change(now, held={what: milli})
-    exact += Fraction(listed.cost(capacity, now, now + rest), COST_UNIT)
-    charges = bill.charges(now + rest)
-    assert sum(charges.values()) == rounded(int(exact * COST_UNIT))
-    assert all(charge >= 0 for charge in charges.values())
 
 
 @given(prices, st.lists(st.integers(0, 20 * HOUR), min_size=2, max_size=8), st.integers(0, 9000))
@@ -80,19 +49,6 @@ def test_a_price_holds_from_its_day_on() -> None:
 def test_nothing_is_charged_before_the_first_price() -> None:
     assert Prices.of([(HOUR, MICRO)]).cost(1000, 0, HOUR) == 0
     assert Prices().cost(1000, 0, HOUR) == 0
-
-
-def test_four_quarters_for_an_hour_are_one_gpu_hour_and_idle_time_has_its_account() -> None:
-    bill = PoolBill(Prices.of([(0, parse_micro("2.75"))]), at=0, capacity=2000)
-    bill.change(0, held=dict.fromkeys(("a", "b", "c", "d"), 250))
-    charges = bill.charges(HOUR)
-    assert charges == {"a": 687_500, "b": 687_500, "c": 687_500, "d": 687_500, IDLE: 2_750_000}
-
-
-def test_holders_of_more_than_there_is_split_its_price() -> None:
-    bill = PoolBill(Prices.of([(0, parse_micro("1"))]), at=0, capacity=1000)
-    bill.change(0, held={"a": 1000, "b": 1000, "c": 1000})
-    assert sorted(bill.charges(HOUR).values()) == [333_333, 333_333, 333_334]
 
 
 def test_amounts_are_written_to_the_hundredth() -> None:
