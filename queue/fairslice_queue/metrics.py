@@ -94,7 +94,14 @@ class QueueMetrics:
             registry=registry,
         )
         self.drift = Gauge(
-            "fairslice_ledger_drift", "Totals in the ledger that don't add up.", registry=registry
+            "fairslice_ledger_drift",
+            "Totals in the ledger that don't add up, and bookings unlike their objects.",
+            registry=registry,
+        )
+        self.drift_repaired = Counter(
+            "fairslice_ledger_drift_repaired_total",
+            "Drift that was found and put right.",
+            registry=registry,
         )
         self.redis_up = Gauge(
             "fairslice_redis_up", "Whether the ledger answers.", registry=registry

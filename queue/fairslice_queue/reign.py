@@ -17,6 +17,7 @@ from fairslice.kube.client import KubeClient, Unreachable
 from fairslice_queue.actions import Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import LedgerUnavailable, ReleaseOrder, Verdict
 from fairslice_queue.caps import limits_of
+from fairslice_queue.drift import Drift
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.letting_go import let_go
 from fairslice_queue.metrics import QueueMetrics
@@ -41,7 +42,6 @@ _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0  # waits, notices and back-offs end without an event
 _CHECK_SECONDS = 5.0
-_AUDIT_SECONDS = 60.0
 # The ledger knew better than the plan: let the watch catch up before the next one.
 _REFUSAL_SECONDS = 0.05
 
@@ -72,6 +72,7 @@ class Reign:
         self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
         self._outlook = Outlook(watch, meter)
         self._overtime = Overtime(seat)
+        self.drift = Drift(seat, self._restore)
         self._thorough = True
 
     async def run(self) -> None:
@@ -83,7 +84,7 @@ class Reign:
                 self._seat.calls.attach(tasks)
                 tasks.create_task(self._follow())
                 tasks.create_task(self._tick())
-                tasks.create_task(self._audit())
+                tasks.create_task(self.drift.run())
                 tasks.create_task(self._work())
         finally:
             self._seat.standing.follow(None)
@@ -150,17 +151,14 @@ class Reign:
             self._thorough = True
             seat.watch.changed.set()
 
-    async def _audit(self) -> None:
-        """Measure drift: totals that don't follow from the bookings."""
-        while True:
-            await asyncio.sleep(_AUDIT_SECONDS)
-            try:
-                drift = await self._seat.ledger.audit()
-            except LedgerUnavailable:
-                continue
-            self._seat.metrics.drift.set(len(drift))
-            for line in drift:
-                _log.error("the books don't add up: %s", line)
+    async def _restore(self) -> None:
+        """Write the books anew from the bookings that are known, so that their totals add up."""
+        seat = self._seat
+        await seat.mirror.follow(0.0)
+        bookings = tuple(booking for booking in seat.mirror.books if booking.bound)
+        await seat.ledger.rebuild(seat.epoch, bookings, seat.watch.inventory.capacity())
+        await seat.mirror.load()
+        self._newcomers.look_at_all()
 
     async def _work(self) -> None:
         seat = self._seat

@@ -140,6 +140,7 @@ class Leader:
     meter: Meter
     standing: Standing
     reign: Reign
+    metrics: QueueMetrics
     task: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
@@ -351,13 +352,24 @@ class World:
         return "it never came to hold:\n" + "\n".join(lines)
 
     async def audit(self) -> list[str]:
-        """Recount the ledger; on a busy machine, as often as it takes."""
+        """Recount the ledger, and compare it with the cluster; as often as it takes."""
         for _ in range(5):
             with suppress(LedgerUnavailable):
-                return await self.ledger.audit()
+                return await self._drift()
             # Once calls have run late, none is made for a moment.
             await asyncio.sleep(0.5)
-        return await self.ledger.audit()
+        return await self._drift()
+
+    async def _drift(self) -> list[str]:
+        leader = self.leader
+        if leader is None or leader.task is None or leader.task.done():
+            return await self.ledger.audit()
+        for _ in range(20):
+            totals, differing = await leader.reign.drift.measure(patience=0.2)
+            found = totals + [f"{key}: {text}" for key, text in differing.items()]
+            if not found:
+                break
+        return found
 
 
 _RESOURCES = {
@@ -394,6 +406,7 @@ def make_leader(
 ) -> Leader:
     """Put a queue process together, as its service does."""
     standing, meter = Standing(), Meter(float(watch.policy.half_life))
+    metrics = QueueMetrics(CollectorRegistry())
 
     def on_booking(old: Booking | None, new: Booking | None) -> None:
         meter.follow(mirror.books.tally, (old, new), clock())
@@ -409,11 +422,11 @@ def make_leader(
         mirror,
         meter,
         standing,
-        QueueMetrics(CollectorRegistry()),
+        metrics,
         new_id=lambda: "b" + secrets.token_hex(10),
         clock=clock,
     )
-    return Leader(ledger, watch, mirror, meter, standing, reign)
+    return Leader(ledger, watch, mirror, meter, standing, reign, metrics)
 
 
 async def run_watch(watch: Watch) -> None:
