@@ -1,5 +1,6 @@
 """Making the books say what the API server shows, and objects what the books say."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.holding_back import HoldingBack
 from fairslice_queue.ledger import LINGERS
 from fairslice_queue.newcomers import STRANGER, Newcomers
+from fairslice_queue.patrol import Patrol
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconcile import (
     LINGER_SECONDS,
@@ -40,6 +42,8 @@ __all__ = ["Reconciler"]
 
 _log = logging.getLogger(__name__)
 
+_PAUSE_SECONDS = 0.01
+_AT_ONCE = 500
 _UNSEEN_SECONDS = 10.0  # a bound booking whose object the watch hasn't shown is looked up
 
 
@@ -58,6 +62,7 @@ class Reconciler:
         self._pushing = pushing
         self._returning = returning
         self._holding_back = HoldingBack(seat)
+        self._patrol = Patrol()
 
     @property
     def held_back(self) -> Mapping[str, tuple[float, str]]:
@@ -78,6 +83,8 @@ class Reconciler:
                 except LedgerUnavailable:
                     dirty.add(booking_id)
                     raise
+                if dirty and not len(dirty) % _AT_ONCE:
+                    await asyncio.sleep(0)  # others have their turn while a long line is looked at
             await self._newcomers.look_at_strangers()
             await self._detach_ended()
         finally:
@@ -310,11 +317,19 @@ class Reconciler:
             )
 
     async def check_all(self) -> None:
-        """Look at what no event tells: objects never seen, releases that can't start."""
-        now = self._seat.clock()
-        for booking in list(self._seat.mirror.books):
-            if booking.id not in self._seat.calls.busy and booking.bound:
-                await self._check(booking, now)
+        """Look at what no event tells: objects never seen, releases that can't start.
+
+        Of a long line a part each time, with pauses in which decisions are made.
+        """
+        seat = self._seat
+        for batch in self._patrol.turn(seat.mirror.books):
+            now = seat.clock()
+            for booking_id in batch:
+                booking = seat.mirror.books.get(booking_id)
+                if booking is not None and booking.bound and booking_id not in seat.calls.busy:
+                    await self._check(booking, now)
+            seat.watch.changed.set()
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _check(self, booking: Booking, now: float) -> None:
         seat = self._seat
