@@ -30,6 +30,7 @@ _API_VERSION = "admissionregistration.k8s.io/v1"
 def hiding_policy(target: Target, policy: Policy) -> dict[str, Any]:
     """Make the MutatingAdmissionPolicy for a sharing policy that enforces hiding."""
     conditions = {
+        "changed": _CHANGED,
         "not-asking": cel.not_asking(target.resources, hidden_in_process=True),
         "not-mirrored": cel.not_mirrored(),
     }
@@ -45,7 +46,7 @@ def hiding_policy(target: Target, policy: Policy) -> dict[str, Any]:
             "namespaceSelector": target.namespace_selector(),
             "objectSelector": {},
             "resourceRules": [
-                _rule("pods", "CREATE"),
+                _rule("pods", "CREATE", "UPDATE"),
                 _rule("pods/ephemeralcontainers", "UPDATE"),
             ],
         },
@@ -87,6 +88,11 @@ def hiding_binding() -> dict[str, Any]:
     }
 
 
+_ADDING = "request.?subResource.orValue('') == 'ephemeralcontainers'"
+# No update may change what is hidden here. Where it was hidden before, only a manifest that is
+# applied again can bring it back.
+_CHANGED = f"request.operation == 'CREATE' || {_ADDING} || object.spec != oldObject.spec"
+
 _VOID = f"{{'name': '{VISIBLE_DEVICES}', 'value': '{VOID}'}}"
 
 # With an overhead, the API server would miss the runtime class that accounts for it.
@@ -97,11 +103,11 @@ _RUNTIME_CLASS = (
 )
 
 
-def _rule(resource: str, operation: str) -> dict[str, Any]:
+def _rule(resource: str, *operations: str) -> dict[str, Any]:
     return {
         "apiGroups": [""],
         "apiVersions": ["v1"],
-        "operations": [operation],
+        "operations": list(operations),
         "resources": [resource],
         "scope": "*",
     }
@@ -111,7 +117,17 @@ def _changes() -> str:
     created = " + ".join((_hide("containers"), _hide("initContainers"), f"({_RUNTIME_CLASS})"))
     # Ephemeral containers can't be changed once they are there.
     added = _hide("ephemeralContainers", "!(c.name in variables.known)")
-    return f"request.operation == 'CREATE' ? {created} : {added}"
+    again = f"request.operation == 'CREATE' || ({_was_hidden()})"
+    return f"{_ADDING} ? {added} : ({again} ? {created} : [])"
+
+
+def _was_hidden() -> str:
+    lists = [f"oldObject.spec.?{name}.orValue([])" for name in ("containers", "initContainers")]
+    hidden = [f"{each}.all(c, {_is_hidden('c.?env.orValue([])')})" for each in lists]
+    runtime_class = (
+        f"!oldObject.spec.?runtimeClassName.orValue('').startsWith('{RUNTIME_CLASS_PREFIX}')"
+    )
+    return " && ".join((*hidden, runtime_class))
 
 
 def _hide(field: str, only: str = "") -> str:

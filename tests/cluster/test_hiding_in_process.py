@@ -251,6 +251,47 @@ async def test_absurd_environments_are_hidden_in_good_time(
         assert left == {("NVIDIA_VISIBLE_DEVICES", "void"), ("OTHER", "1")}
 
 
+async def test_a_manifest_that_was_hidden_can_be_applied_again(
+    hiding: Scene, fairslice: Fairslice
+) -> None:
+    namespace = await hiding.namespace()
+    asked = pod("again", namespace, 0)
+    peeping = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": _EXTRA, "value": "1"}]
+    asked["spec"]["containers"][0]["env"] = [{"name": "MODEL", "value": "bert"}, *peeping]
+    asked["spec"]["runtimeClassName"] = "nvidia"
+    before = await _seen_by_webhook(fairslice)
+    first = (await hiding.api.apply(asked)).obj
+    again = (await hiding.api.apply(asked)).obj
+    assert again["spec"] == first["spec"]
+    assert await _seen_by_webhook(fairslice) == before
+    asked["spec"]["containers"][0]["env"][0]["value"] = "gpt"
+    with pytest.raises(Refused, match="may not change fields"):
+        await hiding.api.apply(asked)
+
+
+async def test_what_was_there_before_hiding_is_not_changed_by_an_update(hiding: Scene) -> None:
+    exempt = hiding.target.exempt_namespace
+    asked = pod("before", exempt, 0)
+    asked["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    made = (await hiding.api.create(asked)).obj
+    policy = await get_policy(hiding.api)
+    assert policy is not None
+    spec = {**policy["spec"], "exempt": policy["spec"]["exempt"][:1]}
+    await set_policy(hiding.api, {**policy, "spec": spec})
+
+    async def hides() -> bool:
+        probe = pod("probe", exempt, 0)
+        return "void" in str((await hiding.api.create(probe, dry_run=True)).obj["spec"])
+
+    await eventually("the namespace is hidden", hides, within=10)
+    # Tolerations may be added, finalizers too.
+    more = {"key": "x", "operator": "Exists", "effect": "NoSchedule"}
+    body = {"spec": {"tolerations": [*(made["spec"].get("tolerations") or []), more]}}
+    answer = await hiding.api.patch("Pod", "before", body, exempt)
+    assert answer.obj["spec"]["containers"] == made["spec"]["containers"]
+    await set_policy(hiding.api, policy)
+
+
 async def test_a_team_that_is_not_hidden_brings_the_webhooks_entry_back(
     hiding: Scene, fairslice: Fairslice
 ) -> None:
