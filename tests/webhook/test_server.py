@@ -1,12 +1,8 @@
 """The webhook on the wire: TLS, odd requests, deadlines, draining, health."""
 
 import asyncio
-import io
 import json
-import ssl
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import pytest
@@ -16,54 +12,18 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from fairslice.settings import Address
-from fairslice_certs.authority import ServingNames, create_authority, issue_certificate
-from fairslice_certs.bundle import encode
-from fairslice_certs.serving import ServingContext
 from fairslice_webhook.decide import Phase
-from fairslice_webhook.server import HealthServer, WebhookServer
-from fairslice_webhook.view import View
+from fairslice_webhook.server import HealthServer
 
 from .conftest import MakeCluster
-from .scene import Cluster, container, notebook, pod, review
-
-SECRET = "a-random-path"
-
-
-@dataclass
-class Served:
-    """A webhook that listens, and a client that trusts it."""
-
-    place: Cluster
-    server: WebhookServer
-    base: str
-    tls: ssl.SSLContext
-    session: aiohttp.ClientSession
-    seen: View | None
-
-    async def post(self, body: bytes, path: str = f"/{SECRET}/mutate") -> tuple[int, bytes]:
-        data = io.BytesIO(body)
-        async with self.session.post(self.base + path, data=data, ssl=self.tls) as response:
-            return response.status, await response.read()
+from .scene import container, notebook, pod, review
+from .serving import SECRET, Served, serve
 
 
 @pytest_asyncio.fixture
 async def served(cluster: MakeCluster) -> AsyncIterator[Served]:
-    place = await cluster()
-    now = datetime.now(UTC)
-    authority = create_authority(now, timedelta(days=1))
-    names = ServingNames.of_hosts(("localhost",))
-    leaf = issue_certificate(authority, names, now, timedelta(days=1))
-    context = ServingContext()
-    context.load(leaf.certificate_pem(), leaf.key_pem())
-    trusting = ssl.create_default_context(cadata=encode((authority.certificate,)).decode())
-    holder: list[View | None] = [place.view]
-    server = WebhookServer(place.admission, lambda: holder[0], place.metrics, SECRET)
-    address = await server.start(Address("127.0.0.1", 0), context.context)
-    async with aiohttp.ClientSession() as session:
-        yield Served(
-            place, server, f"https://localhost:{address.port}", trusting, session, place.view
-        )
-    await server.stop()
+    async with serve(await cluster()) as found:
+        yield found
 
 
 async def test_a_review_is_answered_over_tls(served: Served) -> None:

@@ -34,7 +34,7 @@ def validate_policy_object(review: Review, view: View) -> Answer:
         first = found[0]
         where = f"{first.path}: " if first.path else ""
         return _refuse(review, f"{where}{first.problem}")
-    warns = _unknown_pools if review.kind.kind == "Team" else _missed_pools
+    warns = _unknown_pools if obj["kind"] == "Team" else _missed_pools
     return allow(*warns(review, obj.get("spec") or {}, view))
 
 

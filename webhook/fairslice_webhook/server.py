@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 
 from aiohttp import web
+from msgspec import DecodeError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from fairslice.messages import line
 from fairslice.settings import Address
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
@@ -35,6 +37,8 @@ _PHASES = {
     b"advise": Phase.VALIDATE,
     b"resources": Phase.VALIDATE,
 }
+# An object stays text where nobody reads it, and may turn out to be no JSON when it is patched.
+_UNREADABLE = (ReviewError, DecodeError)
 _TIMEOUT = re.compile(rb"(?:^|&)timeout=(\d{1,3})s(?:&|$)")
 _DEFAULT_SECONDS = 10.0
 # Left for the way back, and for concluding.
@@ -134,7 +138,7 @@ class WebhookServer:
             return Response.text(503, "not ready: the cluster is not known yet")
         try:
             answer = self._admission.begin(request.body, view, phase, _within(query))
-        except ReviewError as error:
+        except _UNREADABLE as error:
             return self._refused(phase, error)
         except Exception:
             self._metrics.failed(phase.value)
@@ -144,15 +148,15 @@ class WebhookServer:
     async def _later(self, answer: Awaitable[bytes], phase: Phase) -> Response:
         try:
             return Response.json(await answer)
-        except ReviewError as error:
+        except _UNREADABLE as error:
             return self._refused(phase, error)
         except Exception:
             self._metrics.failed(phase.value)
             raise
 
-    def _refused(self, phase: Phase, error: ReviewError) -> Response:
+    def _refused(self, phase: Phase, error: ValueError) -> Response:
         self._metrics.failed(phase.value)
-        return Response.text(400, str(error))
+        return Response.text(400, line(str(error)))
 
 
 def _within(query: bytes) -> float:
