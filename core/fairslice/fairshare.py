@@ -21,6 +21,7 @@ __all__ = [
     "explain",
     "jain_index",
     "order_key",
+    "passes",
 ]
 
 ENTRY_SECONDS = 60
@@ -60,8 +61,8 @@ def dominant_share(
 class OrderKey(NamedTuple):
     """The place in line; smaller goes first, term by term.
 
-    `passes` is 0 for a class that passes everyone, 1 for what has waited too long, 3 for what
-    may only have what nobody else wants, else 2.
+    `passes` is 0 for a class that passes everyone, 1 for what its team's lead marked as urgent, 2
+    for what has waited too long, 4 for what may only have what nobody else wants, else 3.
     `borrowed` is 0 within the team's guarantee. `rank` is the class's. `share` is the team's
     weighted dominant share. `queued_at` is when it first came in line, in Unix seconds.
     """
@@ -84,13 +85,14 @@ def order_key(
     queued_at: float,
     name: str,
     scavenges: bool = False,
+    urgent: bool = False,
 ) -> OrderKey:
     """Make the key from what is known of a waiting workload.
 
     Shares are compared to nine digits, so that rounding never decides.
     """
     return OrderKey(
-        passes=3 if scavenges else 0 if passes_all else 1 if aged else 2,
+        passes=passes(scavenges=scavenges, passes_all=passes_all, urgent=urgent, aged=aged),
         borrowed=0 if within_guarantee else 1,
         rank=rank,
         share=round(share, 9),
@@ -99,12 +101,18 @@ def order_key(
     )
 
 
+def passes(*, passes_all: bool, urgent: bool, aged: bool, scavenges: bool) -> int:
+    """Return the first term of the order."""
+    return 4 if scavenges else 0 if passes_all else 1 if urgent else 2 if aged else 3
+
+
 def explain(first: OrderKey, second: OrderKey) -> str:
     """Say why one goes before the other: the first term that differs."""
     if first.passes != second.passes:
-        if second.passes == 3:
+        if second.passes == 4:
             return messages.order_scavenges()
-        return messages.order_passes() if first.passes == 0 else messages.order_aged()
+        words = (messages.order_passes, messages.order_urgent, messages.order_aged)
+        return words[first.passes]()
     if first.borrowed != second.borrowed:
         return messages.order_guarantee()
     if first.rank != second.rank:

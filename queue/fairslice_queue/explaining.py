@@ -19,6 +19,7 @@ __all__ = ["Explanation", "PoolPart", "Term", "explain"]
 
 _PASSES = (
     "its class passes everyone",
+    "marked as urgent by its team's lead",
     "has waited longer than the queue's aging time",
     "ordinary",
     "its team's budget is used up: after everybody else",
@@ -96,7 +97,8 @@ def explain(
         Term(
             term="order",
             value=item.order,
-            how="the lead's, among its team's work of the same class",
+            how="the lead's, among its team's work of the same class"
+            + ("; pinned: before all of its team's but what passes everyone" * item.pinned),
         ),
         Term(
             term="user",

@@ -28,9 +28,9 @@ __all__ = ["Line", "Row", "Want"]
 _Entry = tuple[OrderKey, int, "Row"]
 _Turn = tuple[int, float, str]
 
-# What is different between two rows of one team: shape and run time, class, user, rollout, and
-# whether they can't be looked at.
-_RowKey = tuple[bytes, float, str, str, str, str, int, bool]
+# What is different between two rows of one team: shape and run time, class, user, rollout,
+# urgency, and whether they can't be looked at.
+_RowKey = tuple[bytes, float, str, str, str, str, int, bool, bool]
 
 
 class Row:
@@ -219,11 +219,10 @@ class Line:
         if late:
             heapq.heappush(self._later, (item.not_before, booking.id))
         idle = aside or late or bool(item.blocked)
-        key = (item.shape, item.runtime, booking.work_class, booking.user,
-               booking.group, booking.group_revision, booking.rank, idle)  # fmt: skip
+        key = _row_key(item, idle=idle)
         rows = self._rows.setdefault(booking.team, {})
         row = rows.get(key)
-        turn = (item.order, booking.queued_at, booking.id)
+        turn = _turn(item)
         known = self._items.get(booking.id)
         if known is not None and known[1] is row and _turn(known[0]) == turn:
             self._items[booking.id] = (item, row)
@@ -249,13 +248,10 @@ class Line:
         if row.turns:
             return row if index == 0 else None
         self._leave(row)
-        booking = item.booking
-        key = (item.shape, item.runtime, booking.work_class, booking.user,
-               booking.group, booking.group_revision, booking.rank, row.idle)  # fmt: skip
-        rows = self._rows[booking.team]
-        del rows[key]
+        rows = self._rows[row.team]
+        del rows[_row_key(item, idle=row.idle)]
         if not rows:
-            del self._rows[booking.team]
+            del self._rows[row.team]
         return None
 
     def place(
@@ -330,5 +326,11 @@ class Line:
                     del self._by_offer[offer]
 
 
+def _row_key(item: Waiting, *, idle: bool) -> _RowKey:
+    booking = item.booking
+    return (item.shape, item.runtime, booking.work_class, booking.user, booking.group,
+            booking.group_revision, booking.rank, item.urgent, idle)  # fmt: skip
+
+
 def _turn(item: Waiting) -> _Turn:
-    return item.order, item.booking.queued_at, item.booking.id
+    return item.turn, item.booking.queued_at, item.booking.id

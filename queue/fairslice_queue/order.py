@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairslice.booking import Booking
-from fairslice.fairshare import OrderKey, order_key
+from fairslice.fairshare import OrderKey, order_key, passes
 from fairslice.placement import PodNeeds
 from fairslice.policy import Policy
 from fairslice.v1alpha1.policy import Preempts, WithinTeam
@@ -14,6 +14,9 @@ from fairslice_queue.tally import Tally
 
 __all__ = ["Order", "TeamKey", "Waiting"]
 
+# More than any two orders differ by.
+_PINNED = 10_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -21,7 +24,8 @@ class Waiting:
 
     `blocked` says why it is not looked at at all; `not_before` keeps work back after a failed
     start (Unix seconds), for `failure`; `runtime` is the longest it will run by its own word or
-    its class's, in seconds, 0 if neither says; `order` is the lead's own order, smaller first.
+    its class's, in seconds, 0 if neither says. Of the team's lead are `order`, smaller first,
+    and whether it is `pinned` or `urgent`.
     """
 
     booking: Booking
@@ -32,12 +36,20 @@ class Waiting:
     blocked: str = ""
     failure: str = ""
     order: int = 0
+    pinned: bool = False
+    urgent: bool = False
+
+    @property
+    def turn(self) -> int:
+        """Its place among its like by the lead's word: pinned first, then by order."""
+        return self.order - _PINNED if self.pinned else self.order
 
 
 class TeamKey(NamedTuple):
     """The place in a team's own line; smaller goes first, term by term.
 
-    `held` is what the user holds, in milli-GPU, where users take turns.
+    `passes` is that of OrderKey, with what is pinned after what passes everyone; `held` is what
+    the user holds, in milli-GPU, where users take turns.
     """
 
     passes: int
@@ -79,6 +91,7 @@ class Order:
         booking = item.booking
         return order_key(
             passes_all=self.passes_all(booking),
+            urgent=item.urgent,
             aged=self._aged(booking),
             scavenges=self._rights.scavenges(booking),
             within_guarantee=self._within_guarantee(booking),
@@ -91,19 +104,22 @@ class Order:
     def in_team(self, item: Waiting) -> TeamKey:
         """Make the key by which a team's own work is compared: class, the lead, first come."""
         booking = item.booking
-        passes = 2
-        if self._rights.scavenges(booking):
-            passes = 3
-        elif self.passes_all(booking):
-            passes = 0
-        elif self._aged(booking):
-            passes = 1
+        place = passes(
+            passes_all=self.passes_all(booking),
+            urgent=item.urgent,
+            aged=self._aged(booking),
+            scavenges=self._rights.scavenges(booking),
+        )
+        if item.pinned and 0 < place < 4:
+            place = 1
+        elif place > 0:
+            place += 1
         held = self._tally.users[booking.team, booking.user] if self._by_user else 0
         return TeamKey(
-            passes=passes,
+            passes=place,
             borrowed=0 if self._within_guarantee(booking) else 1,
             rank=booking.rank,
-            order=item.order,
+            order=item.turn,
             held=held,
             queued_at=booking.queued_at,
             name=booking.id,

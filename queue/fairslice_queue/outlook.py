@@ -11,6 +11,7 @@ from fairslice import messages, stamps
 from fairslice.booking import Booking
 from fairslice.budgets import Budget, Stop, stops_of
 from fairslice.fairshare import ENTRY_SECONDS, PoolWeight, dominant_share
+from fairslice.lead_marks import NO_MARKS
 from fairslice.placement import PodNeeds
 from fairslice.pod_groups import is_pod_group
 from fairslice.policy import Policy
@@ -20,6 +21,7 @@ from fairslice.v1alpha1.scalars import Mode, duration_seconds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.books import Books
 from fairslice_queue.changes import Changes
+from fairslice_queue.leads import Leads
 from fairslice_queue.order import Waiting
 from fairslice_queue.planner import Planner
 from fairslice_queue.pod_gangs import join_groups
@@ -79,12 +81,13 @@ class Outlook:
     `left` collects the ids of those who left the line, for whoever takes them from it.
     """
 
-    def __init__(self, watch: Watch, meter: Meter) -> None:
+    def __init__(self, watch: Watch, meter: Meter, leads: Leads | None = None) -> None:
         self.planner = Planner()
         self.members: dict[str, tuple[Booking, ...]] = {}
         self.left: set[str] = set()
         self._watch = watch
         self._meter = meter
+        self._leads = leads
         self._books = Books()
         self._again: set[str] = set()
         self._all_anew = True
@@ -315,6 +318,7 @@ class Outlook:
         if needs is None or not booking.options or (held and is_pod_group(booking.group)):
             return None
         not_before, failure = self._held_back.get(booking.id, (0.0, ""))
+        marks = self._leads.marks(booking, annotations) if self._leads is not None else NO_MARKS
         return Waiting(
             booking=booking,
             needs=needs,
@@ -323,7 +327,9 @@ class Outlook:
             not_before=not_before,
             blocked=messages.held_by_annotation() if held else "",
             failure=failure,
-            order=_order(annotations.get(stamps.ORDER)),
+            order=marks.order,
+            pinned=marks.pinned,
+            urgent=marks.urgent,
         )
 
     def holding(self, booking: Booking) -> Candidate:
@@ -413,16 +419,6 @@ def pool_weights(watch: Watch) -> dict[str, PoolWeight]:
         pool: PoolWeight(capacity=milli, rate_millionths=rates.get(pool, 1_000_000))
         for pool, milli in capacity.items()
     }
-
-
-def _order(text: str | None) -> int:
-    """Read the lead's order; what can't be read was not given."""
-    if not text or len(text) > 9:
-        return 0
-    try:
-        return int(text)
-    except ValueError:
-        return 0
 
 
 def _seconds(text: str | None) -> float:

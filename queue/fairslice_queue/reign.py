@@ -18,6 +18,7 @@ from fairslice_queue.actions import Preempt, Release, Reserve
 from fairslice_queue.bookkeeping import LedgerUnavailable, ReleaseOrder, Verdict
 from fairslice_queue.caps import limits_of
 from fairslice_queue.drift import Drift
+from fairslice_queue.leads import Leads
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.letting_go import let_go
 from fairslice_queue.metrics import QueueMetrics
@@ -61,6 +62,7 @@ class Reign:
         *,
         new_id: Callable[[], str],
         clock: Callable[[], float] = time.time,
+        leads: Leads | None = None,
     ) -> None:
         calls = Calls(watch, self._refused)
         seat = Seat(client, ledger, watch, mirror, meter, standing, metrics, calls, new_id, clock)
@@ -70,7 +72,7 @@ class Reign:
         self._returning = Returning(seat, restarts, self._pushing)
         self._newcomers = Newcomers(seat)
         self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
-        self._outlook = Outlook(watch, meter)
+        self._outlook = Outlook(watch, meter, leads)
         self._overtime = Overtime(seat)
         self.drift = Drift(seat, self._restore)
         self._thorough = True

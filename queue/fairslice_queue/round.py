@@ -252,13 +252,18 @@ class Round:
             for other in self._line.rows_of(row.team)
             if other.want is not None
             and other.key is not None
-            and other.key[:3] == level
+            and (other.key[:3] == level or self._is_pinned(other, level))
             and (other.want is row.want or other.want in self._looking_at)
             and not offers.isdisjoint(other.want.offers)
         ]
         if len(equals) < 2:
             return row
         return min(equals, key=lambda each: self.order.in_team(self._line.first(each)))
+
+    def _is_pinned(self, row: Row, level: tuple[int, int, int]) -> bool:
+        """Say whether a row is first by the lead's word, and of no lesser right than another."""
+        assert row.key is not None
+        return level[0] > 0 and row.key[:2] <= level[:2] and self._line.first(row).pinned
 
     def _start(self, row: Row) -> Iterator[Action]:
         want = row.want

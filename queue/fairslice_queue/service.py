@@ -22,6 +22,7 @@ from fairslice_queue.bill_api import bill_routes
 from fairslice_queue.bill_keeping import keep_bills
 from fairslice_queue.bill_store import BillStore
 from fairslice_queue.bookkeeping import LedgerUnavailable, StaleEpoch
+from fairslice_queue.leads import Leads
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.line_api import line_routes
 from fairslice_queue.metrics import QueueMetrics
@@ -72,6 +73,7 @@ class _Queue:
         self._election = LeaderElection(
             client, namespace=settings.namespace, name=QUEUE_LEASE, identity=self._identity
         )
+        self._leads = Leads(client, self._watch, self._standing, lambda: self._mirror.books)
         self._bill_store = BillStore(client, settings.namespace)
         self._api = StatusApi(
             self._watch,
@@ -83,6 +85,7 @@ class _Queue:
             ledger,
             leads=lambda: self._election.leading,
             notice=lambda: self._brake.text,
+            marks=self._leads,
             more=(*line_routes(client), *self._bill_routes()),
         )
 
@@ -125,12 +128,14 @@ class _Queue:
             self._standing,
             self._metrics,
             new_id=lambda: "b" + secrets.token_hex(10),
+            leads=self._leads,
         )
         self._metrics.leader.set(1)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(reign.run())
                 tasks.create_task(self._standing.run(self._client, self._watch.paths))
+                tasks.create_task(self._leads.run())
                 tasks.create_task(keep_priority_classes(self._client, self._watch))
                 tasks.create_task(
                     keep_bills(

@@ -16,6 +16,7 @@ from fairslice.booking import Booking
 from fairslice.settings import Address
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.explaining import Explanation, explain
+from fairslice_queue.leads import Leads
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
@@ -60,6 +61,7 @@ class StatusApi:
         leads: Callable[[], bool],
         notice: Callable[[], str] = str,
         more: Iterable[web.RouteDef] = (),
+        marks: Leads | None = None,
     ) -> None:
         self._watch = watch
         self._mirror = mirror
@@ -69,7 +71,7 @@ class StatusApi:
         self._registry = registry
         self._ledger = ledger
         self._leads = leads
-        self._outlook = Outlook(watch, meter)
+        self._outlook = Outlook(watch, meter, marks)
         self._notice = notice
         self._more = more
 

@@ -49,7 +49,10 @@ def _key(**fields: object) -> OrderKey:
     ("first", "second", "why"),
     [
         ({"passes_all": True, "within_guarantee": False}, {"aged": True}, "may pass everyone"),
+        ({"urgent": True, "rank": 9}, {"aged": True}, "marked as urgent"),
+        ({"passes_all": True}, {"urgent": True}, "may pass everyone"),
         ({"aged": True, "rank": 9}, {}, "aging time"),
+        ({}, {"urgent": True, "scavenges": True}, "used up its budget"),
         ({"rank": 9}, {"within_guarantee": False}, "guarantee"),
         ({"rank": 0, "share": 9.0}, {}, "more important class"),
         ({"share": 0.1, "queued_at": 900.0}, {}, "share 0.1 against 0.5"),

@@ -115,6 +115,8 @@ class Scene:
     checkpoints: dict[str, float] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
     orders: dict[str, int] = field(default_factory=dict)
+    pinned: set[str] = field(default_factory=set)
+    urgent: set[str] = field(default_factory=set)
     stops: dict[str, tuple[Stop, ...]] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
     runtimes: dict[str, float] = field(default_factory=dict)
@@ -177,6 +179,8 @@ class Scene:
             shape,
             not_before=self.not_before.get(item.id, 0.0),
             order=self.orders.get(item.id, 0),
+            pinned=item.id in self.pinned,
+            urgent=item.id in self.urgent,
         )
 
     def plan(self, now: float = NOW) -> "Plan":

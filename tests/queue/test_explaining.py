@@ -112,7 +112,7 @@ def test_a_scavenger_is_told_so() -> None:
     state.wait("x")
     told, _, _ = explained(state, {}, {})
     how = {term.term: (term.value, term.how) for term in told.terms}
-    assert how["passes"] == (3, "its team's budget is used up: after everybody else")
+    assert how["passes"] == (4, "its team's budget is used up: after everybody else")
     assert how["borrowed"] == (1, "a100: holds 0 + asks 1 = 1 of 0 guaranteed")
 
 
@@ -138,11 +138,13 @@ async def test_the_status_api_explains_what_waits(box: World, unused_tcp_port: i
         CollectorRegistry(),
         box.ledger,
         leads=lambda: True,
+        marks=leader.leads,
     )
     await box.create(job("big", gpus=2, seconds=None), "cv")
     await box.until(lambda: box.running() == {"big"})
     await box.create(job("next", annotations={stamps.ORDER: "4"}), "cv")
     await box.until(lambda: box.note("Job", "next", "cv"))
+    await box.until(lambda: box.note("Job", "next", "cv", stamps.MARKS_TOLD))
     async with api.serving(Address("127.0.0.1", unused_tcp_port)):
         url = f"http://127.0.0.1:{unused_tcp_port}"
         rows = {row["term"]: row for row in await fetch(url, "/explain/cv/next")}

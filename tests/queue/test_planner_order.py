@@ -61,6 +61,40 @@ def test_the_leads_order_comes_before_arrival_but_after_class() -> None:
     assert scene.plan().released == ["moved", "first"]
 
 
+def test_urgent_work_goes_before_all_but_what_passes_everyone() -> None:
+    teams = [team("cv"), team("nlp", guaranteed=4)]
+    scene = Scene(teams, [node(gpus=2)], policy=policy(aging="1h"), urgent={"now"})
+    scene.wait("now", team="cv", work_class="experiment", at=NOW - 5)
+    scene.wait("owns", team="nlp", work_class="training", at=NOW - 500)
+    scene.wait("old", team="nlp", work_class="training", at=NOW - 3700)
+    scene.wait("serve", team="nlp", work_class="production", at=NOW - 1)
+    assert scene.plan().released == ["serve", "now"]
+    assert scene.plan().why("old").position == 1
+
+
+def test_pinned_work_is_first_of_its_own_team_whatever_its_class_and_order() -> None:
+    scene = Scene([team("cv")], [node(gpus=2)], orders={"moved": -5}, pinned={"pin"})
+    scene.wait("moved", "first", team="cv", at=NOW - 500)
+    scene.wait("pin", team="cv", work_class="experiment", at=NOW - 5)
+    scene.wait("serve", team="cv", work_class="production", at=NOW - 5)
+    plan = scene.plan()
+    assert plan.released == ["serve", "pin"]
+    assert [plan.why(name).position for name in ("moved", "first")] == [1, 2]
+    scene.pinned.clear()
+    assert scene.plan().released == ["serve", "moved"]
+
+
+def test_a_pin_changes_nothing_between_teams() -> None:
+    scene = Scene([team("cv"), team("nlp")], [node(gpus=1)], pinned={"pin"})
+    scene.wait("other", team="nlp", work_class="training", at=NOW - 500)
+    scene.wait("pin", team="cv", work_class="experiment", at=NOW - 900)
+    assert scene.plan().released == ["other"]
+    scene = Scene([team("cv"), team("nlp", guaranteed=1)], [node(gpus=1)], pinned={"pin"})
+    scene.wait("own", team="nlp", gpus=1, at=NOW - 5)
+    scene.wait("pin", team="nlp", work_class="experiment", gpus=2, at=NOW - 900)
+    assert scene.plan().released == ["own"]
+
+
 def test_a_burst_of_one_team_does_not_go_whole_before_the_next_teams_turn() -> None:
     scene = Scene([team("cv"), team("nlp")], [node(gpus=4)])
     scene.wait(*(f"cv{n}" for n in range(4)), team="cv", at=NOW - 500)

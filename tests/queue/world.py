@@ -18,6 +18,7 @@ from fairslice.kube.client import KubeClient
 from fairslice.redis_connection import RedisConnection
 from fairslice.v1alpha1.schema import definitions
 from fairslice_queue.books import Books
+from fairslice_queue.leads import Leads
 from fairslice_queue.ledger import Ledger, LedgerUnavailable
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
@@ -141,6 +142,7 @@ class Leader:
     standing: Standing
     reign: Reign
     metrics: QueueMetrics
+    leads: Leads
     task: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
@@ -198,6 +200,7 @@ class World:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(leader.reign.run())
             tasks.create_task(leader.standing.run(self.client))
+            tasks.create_task(leader.leads.run())
 
     async def restart(self) -> Leader:
         """Kill the leader and start another."""
@@ -415,6 +418,7 @@ def make_leader(
             watch.dirty.add(changed.id)
 
     mirror = Mirror(ledger, on_booking)
+    leads = Leads(client, watch, standing, lambda: mirror.books, clock)
     reign = Reign(
         client,
         ledger,
@@ -425,8 +429,9 @@ def make_leader(
         metrics,
         new_id=lambda: "b" + secrets.token_hex(10),
         clock=clock,
+        leads=leads,
     )
-    return Leader(ledger, watch, mirror, meter, standing, reign, metrics)
+    return Leader(ledger, watch, mirror, meter, standing, reign, metrics, leads)
 
 
 async def run_watch(watch: Watch) -> None:
