@@ -13,8 +13,10 @@ __all__ = [
     "Change",
     "Free",
     "Held",
+    "Keep",
     "LedgerError",
     "LedgerUnavailable",
+    "Lending",
     "Limits",
     "Outcome",
     "ReleaseOrder",
@@ -52,8 +54,8 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The caps that a booking must keep, in milli-GPU; None is no cap.
 
     `pools` has an entry for every pool among the options. `surge` is what a rollout may hold
-    beyond the pool limit. `at_once` is what the team may hold of a pool without the queue having
-    looked at it, where that is less.
+    beyond the pool limit. `guaranteed` is what of a pool the team has a right to whatever others
+    keep of theirs; a pool that isn't named there is nobody's.
     """
 
     pools: dict[str, int | None]
@@ -61,7 +63,7 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     user: int | None = None
     resources: dict[str, int] = {}
     surge: int = 0
-    at_once: dict[str, int] = {}
+    guaranteed: dict[str, int] = {}
 
 
 class BookRequest(Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     higher standing waits; with `overflow_queue` what can't start is queued, else denied.
     `capacity` False books on caps alone, for work that the kube-scheduler places by itself.
     `spare` is booked under if the id is taken by another object, as that of copied stamps is.
+    `passes_all` says that its class goes before all others' work, guaranteed or not.
     `queued_options` are the options of a booking that must wait, if they are fewer: what a
     gated pod asks for can't change any more. `held_up` is why `start` is False, if the caller
     knows more than the ledger.
@@ -84,6 +87,7 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     overflow_queue: bool = True
     capacity: bool = True
     tentative_seconds: float = 10.0
+    passes_all: bool = False
     max_tentative: int = 200
     spare: str = ""
     queued_options: tuple[Option, ...] | None = None
@@ -94,8 +98,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The answer to a BookRequest, with the numbers that explain it.
 
     `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
-    `standing` (others wait), `placement` (the queue must look at it), `lending` (the same,
-    for what others keep), `tentative` (too many unfinished requests of this team).
+    `standing` (others wait), `placement` (the queue must look at it), `lending` (others keep
+    what is left; numbers only where that is known for sure), `tentative` (too many unfinished
+    requests of this team).
     More causes of a release: `gone` (no such booking), `state` (not queued: `subject` is what it
     is), `invalid` (no such option, or more pods placed than booked), `group` (`subject` is the
     booking that its group could not do without).
@@ -117,6 +122,20 @@ class Outcome(Struct, frozen=True, kw_only=True):
     surge: bool = False
     why: str = ""
     option: Option | None = None
+
+
+class Lending(Struct, frozen=True, kw_only=True):
+    """What of a pool's capacity is not lent, in milli-GPU: by team, what it keeps for itself."""
+
+    capacity: int
+    kept: dict[str, int]
+
+
+class Keep(Struct, frozen=True, kw_only=True):
+    """Units kept for a booking that waits: of which of its options, for how many pods by node."""
+
+    chosen: int
+    place: dict[str, int]
 
 
 class ReleaseOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,7 +175,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 class Free(Struct, frozen=True, kw_only=True):
-    """Units that are free, by offer; how many wait that go first, by pool."""
+    """Units that are free, and how many wait that go first, by offer."""
 
     units: dict[str, int] = {}
     waiting: dict[str, int] = {}

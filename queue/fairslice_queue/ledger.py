@@ -16,8 +16,10 @@ from fairslice_queue.bookkeeping import (
     Change,
     Free,
     Held,
+    Keep,
     LedgerError,
     LedgerUnavailable,
+    Lending,
     Limits,
     Outcome,
     ReleaseOrder,
@@ -26,14 +28,10 @@ from fairslice_queue.bookkeeping import (
     Verdict,
 )
 from fairslice_queue.caps import limits_of
+from fairslice_queue.ledger_asking import book_arguments
 from fairslice_queue.ledger_keys import LedgerKeys
 from fairslice_queue.ledger_reader import LedgerReader
-from fairslice_queue.ledger_records import (
-    ask_of,
-    decode_record,
-    encode_record,
-    object_of,
-)
+from fairslice_queue.ledger_records import decode_record, encode_record, object_of
 from fairslice_queue.ledger_scripts import LedgerScripts, decode_reply
 
 __all__ = [
@@ -44,9 +42,11 @@ __all__ = [
     "Change",
     "Free",
     "Held",
+    "Keep",
     "Ledger",
     "LedgerError",
     "LedgerUnavailable",
+    "Lending",
     "Limits",
     "Outcome",
     "ReleaseOrder",
@@ -125,46 +125,21 @@ class Ledger(LedgerReader):
             return await self._book(msgspec.structs.replace(request, booking=booking), "trial")
 
     async def _book(self, request: BookRequest, script: str = "book") -> Outcome:
-        booking = request.booking
+        booking, waiting = request.booking, request.queued_options
         if not booking.options:
             raise LedgerError(f"booking {booking.id} has no options")
-        ref, now = booking.ref, repr(request.now)
-        expires = request.now + request.tentative_seconds
-        tentative = msgspec.structs.replace(
-            booking,
-            state=State.QUEUED,
-            chosen=-1,
-            place={},
-            since=request.now,
-            bound=False,
-            tentative_until=expires,
-            surge=False,
-        )
-        records = [encode_record(tentative)]
-        waiting = request.queued_options
-        if waiting is not None:
-            records.append(encode_record(msgspec.structs.replace(tentative, options=waiting)))
-        reply = await self._scripts.run(
-            script,
-            {
-                "id": booking.id,
-                "team": booking.team,
-                "kind": ref.kind,
-                "namespace": ref.namespace,
-                "name": ref.name,
-                "generate_name": ref.generate_name,
-                "object": object_of(ref.kind, ref.namespace, ref.name),
-                "ask": ask_of(booking),
-                "now": now,
-                "expires": repr(expires),
-                "limits": request.limits,
-                "start": request.start,
-                "overflow_queue": request.overflow_queue,
-                "capacity": request.capacity,
-                "max_tentative": request.max_tentative,
-            },
-            *records,
-        )
+        if waiting == booking.options:
+            waiting = None
+        reply = await self._scripts.run_flat(script, book_arguments(request, waiting))
+        if reply[0] == b"+":
+            chosen, node = int(reply[1]), reply[2].decode()
+            return Outcome(
+                verdict=Verdict.BOOKED,
+                id=booking.id,
+                chosen=chosen,
+                place={node: booking.pods} if node else {},
+                option=booking.options[chosen],
+            )
         outcome = _outcome.decode(reply[0])
         if outcome.cause == "placement":
             outcome = msgspec.structs.replace(outcome, why=request.held_up)
@@ -254,13 +229,18 @@ class Ledger(LedgerReader):
         return int(decode_reply(reply[0]).epoch)
 
     async def rebuild(
-        self, epoch: int, bookings: Sequence[Booking], capacity: Mapping[str, Mapping[str, int]]
+        self,
+        epoch: int,
+        bookings: Sequence[Booking],
+        capacity: Mapping[str, Mapping[str, int]],
+        lending: Mapping[str, Lending] | None = None,
     ) -> None:
         """Replace the books by what the API server shows.
 
         Tentative bookings are kept, since their objects may be about to appear. While it lasts,
         every other call raises LedgerUnavailable. List the API server when the books are not
-        ready: what is bound between list and rebuild would be lost.
+        ready: what is bound between list and rebuild would be lost. `capacity` and `lending` as
+        publish_capacity and publish_lending have them; without, nothing is borrowed at once.
         """
         name = {"epoch": epoch, "generation": token_hex(8)}
         await self._scripts.run("rebuild_begin", name, seconds=_LONG_SECONDS)
@@ -273,7 +253,9 @@ class Ledger(LedgerReader):
                 seconds=_LONG_SECONDS,
             )
         await self._scripts.run(
-            "rebuild_finish", {**name, "capacity": capacity}, seconds=_LONG_SECONDS
+            "rebuild_finish",
+            {**name, "capacity": capacity, "lending": lending},
+            seconds=_LONG_SECONDS,
         )
 
     async def publish_capacity(self, epoch: int, capacity: Mapping[str, Mapping[str, int]]) -> None:
@@ -281,6 +263,27 @@ class Ledger(LedgerReader):
         await self._scripts.run(
             "publish_capacity", {"epoch": epoch, "capacity": capacity}, seconds=_LONG_SECONDS
         )
+
+    async def publish_lending(self, epoch: int, lending: Mapping[str, Lending]) -> None:
+        """Tell the scripts who keeps what of its guarantee, by pool; others borrow the rest.
+
+        Name the pools where anybody keeps anything. From then on `book` and `release` check it
+        for who goes beyond `Limits.guaranteed`; before, `book` lets nobody go beyond.
+        """
+        await self._scripts.run(
+            "publish_lending", {"epoch": epoch, "lending": lending}, seconds=_LONG_SECONDS
+        )
+
+    async def keep(self, epoch: int, keeps: Mapping[str, Keep | None]) -> None:
+        """Keep units for bookings that wait, or (None) no longer, by id.
+
+        Nobody starts on them at once; releases may use them, since who releases knows of them.
+        Who has units kept stands in nobody's way any more. Ends with release and requeue.
+        """
+        ids = list(keeps)
+        for start in range(0, len(ids), _RELEASES):
+            chunk = {one: keeps[one] for one in ids[start : start + _RELEASES]}
+            await self._scripts.run("keep", {"epoch": epoch, "keeps": chunk})
 
     async def release(
         self,
@@ -408,15 +411,21 @@ class Ledger(LedgerReader):
         """Say that waiting bookings are (not) held up by their own teams' caps alone."""
         await self.block_many(epoch, dict.fromkeys(booking_ids, blocked))
 
-    async def block_many(self, epoch: int, blocked: Mapping[str, bool]) -> None:
-        """Say of waiting bookings whether they stand in nobody's way, by id.
+    async def block_many(
+        self, epoch: int, blocked: Mapping[str, bool], lifted: Mapping[str, bool] | None = None
+    ) -> None:
+        """Say how waiting bookings stand in others' way, by id; 200 a round trip.
 
-        True: nothing but their own teams' caps holds them up. 200 a round trip.
+        `blocked`: in nobody's, since nothing but their own teams' caps holds them up. `lifted`:
+        before every rank, since they have waited for so long.
         """
-        flags = list(blocked.items())
+        flags = [("blocked", *item) for item in blocked.items()]
+        flags += [("lifted", *item) for item in (lifted or {}).items()]
         for start in range(0, len(flags), _CHUNK):
-            chunk = dict(flags[start : start + _CHUNK])
-            await self._scripts.run("block", {"epoch": epoch, "blocked": chunk})
+            told: dict[str, dict[str, bool]] = {"blocked": {}, "lifted": {}}
+            for kind, one, value in flags[start : start + _CHUNK]:
+                told[kind][one] = value
+            await self._scripts.run("block", {"epoch": epoch, **told})
 
     async def detach(self, epoch: int, booking_id: str, *, pod: str) -> bool:
         """Let an attached pod go, so that another may come in its place. False: not attached."""

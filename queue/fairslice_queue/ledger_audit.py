@@ -4,15 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairslice.booking import Booking, State
-from fairslice_queue.ledger_records import Live, split_record
+from fairslice_queue.ledger_records import Live, lines_of, split_record
 
 __all__ = ["Recount", "read_content"]
 
-_AMOUNTS = ("held:", "placed:")
-_FREE, _CAPACITY, _PODS = "free:", "capacity:", "pods:"
+_AMOUNTS = ("held:", "placed:", "kept:")
+_FREE, _CAPACITY, _PODS, _LENDING = "free:", "capacity:", "pods:", "lending:"
 _RECOUNTED = (
     *_AMOUNTS,
     _FREE,
+    _LENDING,
     "waiting:",
     "tentative:",
     "lingering:",
@@ -75,11 +76,34 @@ class Recount:
         if key.startswith(_FREE):
             offer = key.removeprefix(_FREE)
             placed = self._amounts.get(f"placed:{offer}", {})
+            kept = self._amounts.get(f"kept:{offer}", {})
             capacity = found.get(_CAPACITY + offer, {})
-            return {node: str(int(n) - placed.get(node, 0)) for node, n in capacity.items()}
+            return {
+                node: str(int(n) - placed.get(node, 0) - kept.get(node, 0))
+                for node, n in capacity.items()
+            }
+        if key.startswith(_LENDING):
+            return self._lending(key.removeprefix(_LENDING), found[key])
         if key.startswith(_AMOUNTS):
             return {field: str(n) for field, n in self._amounts.get(key, {}).items() if n}
         return self._entries.get(key, {})
+
+    def _lending(self, pool: str, found: Mapping[str, str]) -> dict[str, str]:
+        """Count who holds what of a pool, where so much is kept by such teams."""
+        holds: dict[str, int] = {}
+        for key, fields in self._amounts.items():
+            if key.startswith("held:"):
+                team = key.removeprefix("held:")
+                holds[team] = fields.get(f"p|{pool}", 0) + fields.get(f"s|{pool}", 0)
+        kept = {name[2:]: int(n) for name, n in found.items() if name.startswith("k|")}
+        unmet = sum(max(0, milli - holds.get(team, 0)) for team, milli in kept.items())
+        return {
+            "capacity": found.get("capacity", "0"),
+            "used": str(sum(holds.values())),
+            "kept": str(unmet),
+            **{f"k|{team}": str(milli) for team, milli in kept.items()},
+            **{f"h|{team}": str(holds.get(team, 0)) for team in kept},
+        }
 
     def _count(self, identity: str, live: Live, booking: Booking, sign: int) -> None:
         for key, field, amount in _amounts(live, booking):
@@ -114,6 +138,10 @@ def _holds(live: Live) -> bool:
 
 
 def _amounts(live: Live, booking: Booking) -> Iterator[tuple[str, str, int]]:
+    if live.kept is not None:
+        for offer, units in booking.options[live.keeps].offers.items():
+            for node, pods in live.kept.items():
+                yield f"kept:{offer}", node, units * pods
     if not _holds(live):
         return
     option, held = booking.options[live.chosen], f"held:{booking.team}"
@@ -144,8 +172,10 @@ def _entries(identity: str, live: Live, booking: Booking) -> Iterator[tuple[str,
                 yield "objects", live.object, identity
         if booking.group and _holds(live) and live.pods > 0:
             yield f"group:{group}", identity, booking.group_revision
-    if live.state is State.QUEUED and live.bound and not live.blocked:
+    waits = live.state is State.QUEUED and live.bound
+    if waits and not live.blocked and live.kept is None:
         for option in booking.options:
-            yield f"waiting:{option.pool}", identity, str(booking.rank)
+            for line in lines_of(option):
+                yield f"waiting:{line}", identity, "-1" if live.lifted else str(booking.rank)
     if live.surge:
         yield f"surging:{booking.team}", identity, "0"

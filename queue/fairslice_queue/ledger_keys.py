@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-__all__ = ["LedgerKeys"]
+__all__ = ["BOOKS_FORM", "LedgerKeys"]
+
+BOOKS_FORM = "2"
+"""How books are written; those of another form are rebuilt. The same in records.lua."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,16 +14,19 @@ class LedgerKeys:
 
     | key                     | type   | content                                          |
     |-------------------------|--------|--------------------------------------------------|
-    | meta                    | hash   | ready, epoch, generation, building               |
-    | bookings                | hash   | id → two lines: what changes, what was asked     |
+    | meta                    | hash   | ready (the books' form), epoch, generation,      |
+    |                         |        | building, lending (pools of which some is kept)  |
+    | bookings                | hash   | id → three lines: records.lua says which         |
     | log                     | stream | id of each booking changed                       |
     | keys                    | set    | every key below, so that a rebuild finds them    |
     | held:TEAM               | hash   | p, s, c, u, r and `|` and name → amount held     |
     | placed:OFFER            | hash   | node → units placed                              |
     | capacity:OFFER          | hash   | node → allocatable units                         |
-    | free:OFFER              | zset   | node by free units                               |
+    | kept:OFFER              | hash   | node → units kept for bookings that wait         |
+    | free:OFFER              | zset   | node by units neither placed nor kept            |
     | offers, offered         | set, hash | offers published; offer → units in all        |
-    | waiting:POOL            | zset   | id by rank: exists, queued, not blocked          |
+    | lending:POOL            | hash   | what others may borrow: lending.lua says how     |
+    | waiting:OFFER           | zset   | id by rank: exists, queued, in somebody's way    |
     | tentative:TEAM          | zset   | id by time of expiry                             |
     | lingering:TEAM|GROUP    | zset   | id by time of expiry: kept for a successor       |
     | deadlines               | zset   | both of the above                                |

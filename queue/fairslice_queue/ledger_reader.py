@@ -38,14 +38,13 @@ class LedgerReader:
             resources=parts["r"],
         )
 
-    async def free(self, offers: Sequence[str], pools: Sequence[str], rank: int) -> Free:
-        """Read how many units of each offer are free, and how many wait that go first."""
-        request = {"offers": list(offers), "pools": list(pools), "rank": rank}
-        reply = (await self._scripts.run("free", request))[1:]
+    async def free(self, offers: Sequence[str], rank: int) -> Free:
+        """Read how many units of each offer are free, and how many wait for it that go first."""
+        reply = (await self._scripts.run("free", {"offers": list(offers), "rank": rank}))[1:]
         units, waiting = reply[: len(offers)], reply[len(offers) :]
         return Free(
             units=dict(zip(offers, map(int, units), strict=True)),
-            waiting=dict(zip(pools, map(int, waiting), strict=True)),
+            waiting=dict(zip(offers, map(int, waiting), strict=True)),
         )
 
     async def get(self, booking_id: str) -> Booking | None:

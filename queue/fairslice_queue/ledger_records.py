@@ -1,21 +1,32 @@
-"""A booking as it lies in Redis: a line of what changes, a line of what was asked."""
+"""A booking as it lies in Redis: lines of what changes, of what scripts read, of all of it."""
 
 from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct, structs
 
-from fairslice.booking import Booking, Option, State
+from fairslice.booking import Booking, Option, State, offer_key
 
-__all__ = ["Live", "ask_of", "decode_record", "encode_record", "object_of", "split_record"]
+__all__ = [
+    "Live",
+    "Tentative",
+    "ask_of",
+    "decode_record",
+    "encode_record",
+    "fixed_lines",
+    "lines_of",
+    "object_of",
+    "split_record",
+]
 
 
 class Live(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What scripts change. Times are text: Lua's JSON would cut their digits.
 
     `object` is `Kind namespace/name` once the name is known, `ask` a digest of what was asked,
-    `linger` marks what an ended pod left to its successor. Scripts keep more here: the reason
-    for waiting, the caps of a surge.
+    `linger` marks what an ended pod left to its successor; `kept` are units set aside for a
+    booking that waits, with its option `keeps`; `lifted` ones stand before every rank. Scripts
+    keep more here: the reason for waiting, the caps of a surge.
     """
 
     state: State
@@ -32,7 +43,54 @@ class Live(Struct, frozen=True, kw_only=True, omit_defaults=True):
     object: str = ""
     ask: str = ""
     blocked: bool = False
+    lifted: bool = False
     linger: bool = False
+    kept: dict[str, int] | None = None
+    keeps: int = -1
+
+
+class Tentative(Struct, frozen=True, omit_defaults=True):
+    """What is known of a booking's first line before the script that books it has decided."""
+
+    pods: int
+    since: str
+    expires: str
+    name: str = ""
+    object: str = ""
+    ask: str = ""
+
+    @property
+    def tail(self) -> bytes:
+        """The line but for its beginning: state, chosen and place."""
+        return _encoder.encode(self)[1:]
+
+
+class _FixedRef(Struct, frozen=True, omit_defaults=True):
+    kind: str
+    namespace: str
+    name: str = ""
+    generate_name: str = ""
+
+
+class _FixedOption(Struct, frozen=True):
+    pool: str
+    product: str
+    milli: int
+    units: dict[str, int]
+
+
+class _Fixed(Struct, frozen=True, omit_defaults=True):
+    """What scripts read of a booking and never change."""
+
+    team: str
+    work_class: str
+    user: str
+    rank: int
+    ref: _FixedRef
+    options: tuple[_FixedOption, ...]
+    group: str = ""
+    group_revision: str = ""
+    sizes: tuple[int, ...] = ()
 
 
 class _Ask(Struct, frozen=True):
@@ -71,10 +129,28 @@ def ask_of(booking: Booking) -> str:
     return blake2b(_encoder.encode(ask), digest_size=8).hexdigest()
 
 
+def fixed_lines(booking: Booking) -> bytes:
+    """Write the two lines that stay: what scripts read, and all of it as it is now."""
+    ref = booking.ref
+    fixed = _Fixed(
+        booking.team,
+        booking.work_class,
+        booking.user,
+        booking.rank,
+        _FixedRef(ref.kind, ref.namespace, ref.name, ref.generate_name),
+        tuple([_FixedOption(o.pool, o.product, o.milli, o.units) for o in booking.options]),
+        booking.group,
+        booking.group_revision,
+        booking.sizes,
+    )
+    return _encoder.encode(fixed) + b"\n" + _encoder.encode(booking)
+
+
 def encode_record(booking: Booking) -> bytes:
     """Write a booking as the scripts read it."""
     ref = booking.ref
     tentative = not booking.bound and booking.tentative_until > 0
+    named = object_of(ref.kind, ref.namespace, ref.name)
     live = Live(
         state=booking.state,
         pods=booking.pods,
@@ -87,16 +163,21 @@ def encode_record(booking: Booking) -> bytes:
         reason=booking.reason,
         name=ref.name,
         uid=ref.uid,
-        object=object_of(ref.kind, ref.namespace, ref.name),
-        ask=ask_of(booking),
+        object=named,
+        ask=ask_of(booking) if tentative and named else "",
     )
-    return _encoder.encode(live) + b"\n" + _encoder.encode(booking)
+    return _encoder.encode(live) + b"\n" + fixed_lines(booking)
+
+
+def lines_of(option: Option) -> list[str]:
+    """Name the lines in which an option is waited for: its offers; what DRA allocates has none."""
+    return [*option.offers] or [offer_key(option.pool, option.product, "")]
 
 
 def split_record(raw: bytes) -> tuple[Live, Booking]:
-    """Read both lines as they are."""
-    live, _, fixed = raw.partition(b"\n")
-    return _live_decoder.decode(live), _booking_decoder.decode(fixed)
+    """Read what changes, and the booking as it was made."""
+    live, _, whole = raw.split(b"\n", 2)
+    return _live_decoder.decode(live), _booking_decoder.decode(whole)
 
 
 def decode_record(raw: bytes) -> Booking:

@@ -1,6 +1,6 @@
 """The ledger's Lua scripts, as shipped beside this module, and how they are called."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar, cast
@@ -10,50 +10,47 @@ from msgspec import Struct
 
 from fairslice.redis_connection import Client, RedisConnection, RedisUnavailable, Script
 from fairslice_queue.bookkeeping import BookingTaken, LedgerError, LedgerUnavailable, StaleEpoch
-from fairslice_queue.ledger_keys import LedgerKeys
+from fairslice_queue.ledger_keys import BOOKS_FORM, LedgerKeys
 
 __all__ = ["LedgerScripts", "Reply", "decode_reply", "script_text"]
 
 T = TypeVar("T")
 
-_BASE = "books"
+# What each script is put together from, besides records.lua and its own part. Those that change
+# what is held need all of `_BOOKS`.
+_BOOKS = ("lending", "books", "caps")
+_ROOM = (*_BOOKS, "room", "succession", "outcomes")
 _PARTS = {
-    "changes": ("position",),
-    "last": ("position",),
+    "adopt": _BOOKS,
+    "attach": (),
+    "bind": (),
+    "bind_pod": (),
+    "block": _BOOKS,
+    "book": _ROOM,
+    "detach": (),
+    "end": _BOOKS,
+    "expire": _BOOKS,
+    "keep": _BOOKS,
+    "lead": (),
     "publish_capacity": ("capacity",),
-    "rebuild_finish": ("capacity",),
-    "totals": ("position",),
-    "trial": ("dry", "book"),
-}
-
-_NAMES = (
-    "adopt",
-    "attach",
-    "bind",
-    "bind_pod",
-    "block",
-    "book",
-    "detach",
-    "end",
-    "expire",
-    "lead",
-    "publish_capacity",
-    "rebuild_add",
-    "rebuild_begin",
-    "rebuild_finish",
-    "record_audit",
-    "release",
-    "requeue",
-    "settle",
+    "publish_lending": ("lenders",),
+    "rebuild_add": _BOOKS,
+    "rebuild_begin": _BOOKS,
+    "rebuild_finish": ("capacity", "lenders"),
+    "record_audit": (),
+    "release": _ROOM,
+    "requeue": _BOOKS,
+    "settle": _BOOKS,
     # Those that only read:
-    "changes",
-    "free",
-    "get",
-    "held",
-    "last",
-    "totals",
-    "trial",
-)
+    "changes": ("position",),
+    "free": (),
+    "get": (),
+    "held": (),
+    "last": ("position",),
+    "totals": ("position",),
+    "trial": (*_ROOM, "dry", "book"),
+}
+_FIRST = {"book": ("book_at_once", "book_request"), "trial": ("book_request",)}
 
 
 @cache
@@ -61,8 +58,9 @@ def script_text(name: str) -> str:
     """Put a script together from the shared part and its own."""
     folder = files("fairslice_queue") / "scripts"
     own = () if name == "trial" else (name,)
-    parts = (_BASE, *_PARTS.get(name, ()), *own)
-    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    parts = (*_FIRST.get(name, ()), "records", *_PARTS[name], *own)
+    texts = ((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    return "\n".join(("local asked, request, lending", *texts))
 
 
 class Reply(Struct, frozen=True):
@@ -88,18 +86,24 @@ class LedgerScripts:
         """Register the scripts; each is loaded at its first call, and again after a restart."""
         self._redis = redis
         self._keys = keys
-        self._scripts = {name: Script(script_text(name), keys.meta) for name in _NAMES}
+        self._scripts = {name: Script(script_text(name), keys.meta) for name in _PARTS}
 
     async def run(
         self, name: str, request: object, *texts: bytes, seconds: float | None = None
     ) -> list[Any]:
-        """Run a script; its first reply is JSON.
+        """Run a script that takes a request as JSON; its first reply is JSON.
 
         Raises StaleEpoch and LedgerError as the script says.
         """
+        return await self.run_flat(name, (_encode(request), *texts), seconds=seconds)
+
+    async def run_flat(
+        self, name: str, arguments: Sequence[bytes], *, seconds: float | None = None
+    ) -> list[Any]:
+        """Run a script with these arguments; otherwise as `run`."""
         try:
             reply: list[Any] = await self._redis.run_script(
-                self._scripts[name], (_encode(request), *texts), seconds=seconds
+                self._scripts[name], arguments, seconds=seconds
             )
         except RedisUnavailable as error:
             raise LedgerUnavailable(str(error)) from error
@@ -113,7 +117,7 @@ class LedgerScripts:
         def command(client: Client) -> Awaitable[bytes | None]:
             return cast(Awaitable[bytes | None], client.hget(self._keys.meta, "ready"))
 
-        return await self._call(command) == b"1"
+        return await self._call(command) == BOOKS_FORM.encode()
 
     async def scan(self, cursor: int, count: int) -> tuple[int, dict[bytes, bytes]]:
         """Read about `count` bookings from a cursor on."""

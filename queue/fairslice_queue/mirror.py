@@ -53,14 +53,15 @@ class Mirror:
                 return True
             # Where another call was faster, what this one read may be older.
             if position == self._position:
-                self._apply(changes)
-                came = came or bool(changes)
+                came = self._apply(changes) or came
                 if wait_seconds or not changes:
                     return came
             # One answer holds a part only of what many writes left.
             wait = 0.0
 
-    def _apply(self, changes: Iterable[Change]) -> None:
+    def _apply(self, changes: Iterable[Change]) -> bool:
+        """Apply changes; say whether they are any to those who read the books."""
+        came = False
         for change in changes:
             generation, number = _parts(change.sequence)
             # Of books that were lost meanwhile, or read by another call already.
@@ -71,7 +72,11 @@ class Mirror:
                 old = self.books.drop(change.id)
             else:
                 old = self.books.put(change.booking)
-            self._on_change(old, change.booking)
+            # What only scripts read (who stands in whose way) changes nothing here.
+            if old != change.booking:
+                came = True
+                self._on_change(old, change.booking)
+        return came
 
     def _move_to(self, position: str) -> None:
         self._position = position

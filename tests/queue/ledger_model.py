@@ -8,7 +8,15 @@ from typing import Any
 import msgspec
 
 from fairslice.booking import Booking, Option, State
-from fairslice_queue.ledger import BookRequest, Limits, Outcome, ReleaseOrder, Verdict
+from fairslice_queue.ledger import (
+    BookRequest,
+    Keep,
+    Lending,
+    Limits,
+    Outcome,
+    ReleaseOrder,
+    Verdict,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class Entry:
     surge: bool = False
     caps: Limits | None = None
     blocked: bool = False
+    lifted: bool = False
+    keep: Keep | None = None
     lingers: bool = False
     first: Booking | None = None
 
@@ -50,6 +60,7 @@ class Model:
     entries: dict[str, Entry] = field(default_factory=dict)
     seats: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Booking → stamp → expiry; None once bound."""
+    lending: Mapping[str, Lending] | None = None
 
     def of_team(self, team: str) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.asked.team == team]
@@ -79,15 +90,60 @@ class Model:
             if entry.holds and entry.surge and entry.option.pool == pool
         )
 
-    def free(self, offer: str) -> dict[str, int]:
+    def free(self, offer: str, *, kept: bool = True) -> dict[str, int]:
+        """What is neither placed nor (if `kept` counts) set aside."""
         free = dict(self.capacity.get(offer, {}))
         for entry in self.entries.values():
-            if entry.holds:
-                units = entry.option.offers.get(offer, 0)
-                for node, pods in entry.place.items():
+            takes = [(entry.option, entry.place)] if entry.holds else []
+            if entry.keep is not None and kept:
+                takes.append((entry.asked.options[entry.keep.chosen], entry.keep.place))
+            for option, place in takes:
+                units = option.offers.get(offer, 0)
+                for node, pods in place.items():
                     if node in free:
                         free[node] -= units * pods
         return free
+
+    def borrows(self, team: str, option: Option, pods: int, caps: Limits) -> bool:
+        right = caps.guaranteed.get(option.pool)
+        return (
+            pods > 0
+            and right is not None
+            and self.used(team, pool=option.pool) + option.milli * pods > right
+        )
+
+    def is_kept(self, team: str, option: Option, pods: int) -> bool:
+        """Whether what a team would borrow is kept by others of their guarantees."""
+        lending = (self.lending or {}).get(option.pool)
+        if lending is None:
+            return False
+        holds = {
+            name: self.used(name, pool=option.pool) + self.surge(name, option.pool)
+            for name in ("cv", "nlp")
+        }
+        others = sum(
+            max(0, milli - holds[name]) for name, milli in lending.kept.items() if name != team
+        )
+        free = max(0, lending.capacity - sum(holds.values()))
+        return others > 0 and option.milli * pods > free - others
+
+    def ahead(self, asked: Booking, option: Option, *, borrows: bool, passes: bool) -> bool:
+        """Whether others wait for the same and go first."""
+        for entry in self.entries.values():
+            waits = entry.state is State.QUEUED and entry.bound
+            if not waits or entry.blocked or entry.keep is not None:
+                continue
+            first = entry.lifted or entry.asked.rank <= asked.rank or (borrows and not passes)
+            for other in entry.asked.options:
+                meets = bool(other.offers.keys() & option.offers.keys())
+                # Who may borrow what others keep competes for all of the pool.
+                if borrows and option.pool in (self.lending or {}):
+                    meets |= other.pool == option.pool and any(
+                        offer in self.capacity for offer in other.offers
+                    )
+                if first and meets:
+                    return True
+        return False
 
     def cap_against(self, asked: Booking, option: Option, pods: int, caps: Limits) -> str:
         if pods == 0:
@@ -229,26 +285,23 @@ class Model:
     def _start(
         self, fresh: Entry, request: BookRequest, outcome: Outcome, given: list[Entry]
     ) -> bool:
-        asked, pods = fresh.asked, fresh.pods
-        pools = {option.pool for option in asked.options}
-        ahead = any(
-            entry.state is State.QUEUED
-            and entry.bound
-            and not entry.blocked
-            and entry.asked.rank <= asked.rank
-            and pools & {option.pool for option in entry.asked.options}
-            for entry in self.entries.values()
-        )
+        asked, pods, caps = fresh.asked, fresh.pods, request.limits
         causes = []
         for index, option in enumerate(asked.options):
-            cause = self.cap_against(asked, option, pods, request.limits)
+            cause = self.cap_against(asked, option, pods, caps)
             surge = False
-            if cause and self.may_surge(asked, option, pods, request.limits):
+            if cause and self.may_surge(asked, option, pods, caps):
                 cause, surge = "", True
             covered = sum(e.milli for e in given if e.option.pool == option.pool)
+            covers = covered >= option.milli * pods
+            borrows = self.borrows(asked.team, option, pods, caps)
+            ahead = self.ahead(asked, option, borrows=borrows, passes=request.passes_all)
+            unsure = self.lending is None
             if not cause and not request.start:
                 cause = "placement"
-            if not cause and ahead and covered < option.milli * pods:
+            if not cause and not covers and borrows:
+                cause = "lending" if unsure or self.is_kept(asked.team, option, pods) else ""
+            if not cause and not covers and ahead:
                 cause = "standing"
             if not cause and request.capacity and not self.fits(option, pods):
                 cause = "capacity"
@@ -356,8 +409,10 @@ class Model:
         cause, surge = self.cap_against(entry.asked, option, entry.pods, caps), False
         if cause and self.may_surge(entry.asked, option, entry.pods, caps):
             cause, surge = "", True
+        if not cause and self.borrows(entry.asked.team, option, entry.pods, caps):
+            cause = "lending" if self.is_kept(entry.asked.team, option, entry.pods) else ""
         room = all(
-            self.free(offer).get(node, -1) >= n * units
+            self.free(offer, kept=False).get(node, -1) >= n * units
             for offer, units in option.offers.items()
             for node, n in place.items()
         )
@@ -372,6 +427,8 @@ class Model:
             surge=surge,
             caps=caps if surge else None,
             blocked=False,
+            lifted=False,
+            keep=None,
         )
         self.promote(entry.asked.team)
         return "", surge

@@ -25,8 +25,10 @@ from fairslice_queue.ledger import (
     LINGERS,
     BookingTaken,
     BookRequest,
+    Keep,
     Ledger,
     LedgerUnavailable,
+    Lending,
     Limits,
     ReleaseOrder,
     StaleEpoch,
@@ -62,6 +64,7 @@ CAPS = st.builds(
     user=st.sampled_from([None, None, None, 2500]),
     resources=st.sampled_from([{}, {}, {}, {WHOLE: 3}]),
     surge=st.sampled_from([0, 1000, 2000]),
+    guaranteed=st.sampled_from([{}, {}, {POOL: 0}, {POOL: 1000, "t4": 1000}, {POOL: 2000}]),
 )
 OFFERS = tuple(f"{pool}|{PRODUCT}|{name}" for pool in (POOL, "t4") for name in (WHOLE, SLICE))
 NODES = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 5))
@@ -69,6 +72,11 @@ CAPACITY = st.builds(
     lambda wholes, others: {OFFERS[0]: wholes, **others},
     st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(2, 5), min_size=2),
     st.dictionaries(st.sampled_from(OFFERS[1:]), NODES),
+)
+KEPT = st.dictionaries(st.sampled_from(["cv", "nlp", "nlp"]), st.sampled_from([500, 1000, 3000]))
+LENDING = st.dictionaries(
+    st.sampled_from([POOL, POOL, "t4"]),
+    st.builds(Lending, capacity=st.sampled_from([3000, 6000, 9000]), kept=KEPT),
 )
 IDS = st.sampled_from([f"b{n}" for n in range(8)])
 PODS = st.sampled_from(["p1", "p2"])
@@ -149,6 +157,7 @@ class LedgerMachine(RuleBasedStateMachine):
         capacity=st.sampled_from([True, True, True, False]),
         most=st.sampled_from([200, 200, 200, 2]),
         fewer=st.booleans(),
+        passes=st.booleans(),
     )
     def book(
         self,
@@ -158,6 +167,7 @@ class LedgerMachine(RuleBasedStateMachine):
         capacity: bool,
         most: int,
         fewer: bool,
+        passes: bool,
     ) -> None:
         self.last = BookRequest(
             booking=asked,
@@ -167,6 +177,7 @@ class LedgerMachine(RuleBasedStateMachine):
             overflow_queue=overflow,
             capacity=capacity,
             max_tentative=most,
+            passes_all=passes,
             queued_options=asked.options[-1:] if fewer else None,
         )
         self._book(self.last)
@@ -361,6 +372,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 surge=False,
                 caps=None,
                 blocked=False,
+                lifted=False,
+                keep=None,
             )
             self.model.seats.pop(identity, None)
             self.model.promote(entry.asked.team)
@@ -424,6 +437,29 @@ class LedgerMachine(RuleBasedStateMachine):
         if entry and entry.state is State.QUEUED:
             self.model.entries[identity] = replace(entry, blocked=blocked)
 
+    @rule(data=st.data(), lifted=st.booleans())
+    def lift(self, data: st.DataObject, lifted: bool) -> None:
+        identity = self.pick(data, lambda entry: entry.state is State.QUEUED)
+        self.run(self.ledger.block_many(self.epoch, {}, {identity: lifted}))
+        entry = self.model.entries.get(identity)
+        if entry and entry.state is State.QUEUED:
+            self.model.entries[identity] = replace(entry, lifted=lifted)
+
+    @rule(data=st.data(), place=PLACES, last=st.booleans(), told=st.sampled_from([1, 1, 1, 0]))
+    def keep(self, data: st.DataObject, place: dict[str, int], last: bool, told: int) -> None:
+        identity = self.pick(data, lambda entry: entry.state is State.QUEUED)
+        entry = self.model.entries.get(identity)
+        chosen = len(entry.asked.options) - 1 if entry and last else 0
+        keep = Keep(chosen=chosen, place=place) if told else None
+        self.run(self.ledger.keep(self.epoch, {identity: keep}))
+        if entry and entry.state is State.QUEUED:
+            self.model.entries[identity] = replace(entry, keep=keep)
+
+    @rule(lending=LENDING)
+    def publish_lending(self, lending: dict[str, Lending]) -> None:
+        self.model.lending = lending
+        self.run(self.ledger.publish_lending(self.epoch, lending))
+
     @rule(seconds=st.sampled_from([0.5, 0.5, 4.0, 10.0, 61.0]), sweep=st.booleans())
     def pass_time(self, seconds: float, sweep: bool) -> None:
         self.now += seconds
@@ -455,8 +491,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.run(self.ledger.expire(old, self.now))
 
     @precondition(lambda self: len(self.model.entries) > 4)
-    @rule(lost=st.booleans(), capacity=CAPACITY)
-    def rebuild(self, lost: bool, capacity: dict[str, dict[str, int]]) -> None:
+    @rule(lost=st.booleans(), capacity=CAPACITY, lending=st.none() | LENDING)
+    def rebuild(
+        self,
+        lost: bool,
+        capacity: dict[str, dict[str, int]],
+        lending: dict[str, Lending] | None,
+    ) -> None:
         shown = {
             identity: entry
             for identity, entry in self.model.entries.items()
@@ -478,6 +519,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 with pytest.raises(LedgerUnavailable):
                     self.run(attempt)
         self.model.capacity = capacity
+        self.model.lending = lending
         self.model.entries = {
             **{
                 identity: self._entry(self._seen(identity, entry))
@@ -487,7 +529,7 @@ class LedgerMachine(RuleBasedStateMachine):
         }
         self.model.seats = {}
         bookings = [self._seen(identity, entry) for identity, entry in shown.items()]
-        self.run(self.ledger.rebuild(self.epoch, bookings, capacity))
+        self.run(self.ledger.rebuild(self.epoch, bookings, capacity, lending))
 
     def _seen(self, identity: str, entry: Entry) -> Booking:
         return msgspec.structs.replace(

@@ -54,14 +54,14 @@ def _waiting(view: View, team: Team, request: BookRequest, stops: tuple[Stop, ..
         if stop is not None:
             return msgspec.structs.replace(request, start=False, held_up=stop.reason)
     # Beyond its guarantee the queue looks at what others keep of theirs.
-    at_once = {
+    guaranteed = {
         pool: team.quota(pool, request.now).guaranteed
         for pool in pools
         if any(name != team.name for name, _ in view.teams.kept(pool, request.now))
     }
-    if not at_once:
+    if not guaranteed:
         return request
-    limits = msgspec.structs.replace(request.limits, at_once=at_once)
+    limits = msgspec.structs.replace(request.limits, guaranteed=guaranteed)
     return msgspec.structs.replace(request, limits=limits)
 
 

@@ -182,7 +182,7 @@ class Explainer:
             caps=tuple(
                 _cap_row(cap, request.booking.pods) for cap in caps_of(request, given, held)
             ),
-            ahead=free.waiting.get(given.pool, 0),
+            ahead=max((free.waiting[offer] for offer in given.offers), default=0),
             containers=_containers(plan, review, changed, given),
             warnings=tuple(answer.warnings),
             stamps=_stamps(changed),
@@ -191,8 +191,7 @@ class Explainer:
     async def _free(self, request: BookRequest) -> Free:
         options = request.booking.options
         offers = list(dict.fromkeys(offer for option in options for offer in option.offers))
-        pools = list(dict.fromkeys(option.pool for option in options))
-        return await self._ledger.free(offers, pools, request.booking.rank)
+        return await self._ledger.free(offers, request.booking.rank)
 
     def _call(self) -> Call:
         return Call(

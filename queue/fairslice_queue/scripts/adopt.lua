@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {epoch, id}
--- ARGV[2]  the booking as `live` and `fixed` lines
+-- ARGV[2]  the booking in its three lines
 -- Answers  true if it is new to the books, false if it replaces what they had
 
 local refused = refusal(true)

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {id, owner_uid, team, pod, now, expires, units, above}
--- Answers  {accepted, cause, size, pod}, and the booking's two lines if accepted
+-- Answers  {accepted, cause, size, pod}, and the booking's lines if accepted
 --
 -- A pod of a size counts as so many; its stamp ends in `x` and the size.
 
@@ -14,7 +14,7 @@ local function refuse(cause)
   return answer({ accepted = false, cause = cause })
 end
 
-local b = find(request.id)
+local b = read(request.id)
 if not b or b.live.linger then
   return refuse('gone')
 end

@@ -2,18 +2,16 @@
 -- ask, is the same booking.
 --
 -- KEYS[1]  {fairslice}:meta
--- ARGV[1]  {id, team, object, ask, now, expires, limits, start, overflow_queue, capacity,
---          max_tentative, kind, namespace, name, generate_name}
--- ARGV[2]  the booking as `live` and `fixed` lines, state Queued, nothing chosen
--- ARGV[3]  the same as it is to wait, if that differs
--- Answers  the outcome; for a request that came again, also its booking's two lines
+-- ARGV     see book_request.lua
+-- Answers  the outcome; for a request that came again, also its booking's lines. What started
+--          at once: `+`, the option chosen, the node (empty: none).
 
 local refused = refusal(true)
 if refused then
   return answer(refused)
 end
 local id, team = request.id, request.team
-local b = parse(id, ARGV[2])
+local b = parse(id, request.record)
 local tentative = prefix .. 'tentative:' .. team
 
 -- What came to nothing makes room first; right by itself, so it is written at once.
@@ -79,59 +77,71 @@ local function clear_way()
 end
 
 clear_way()
-local given = take_over(b)
+local given, pods = take_over(b), b.live.pods
 
-local ahead, seen = 0, {}
-for _, option in ipairs(b.fixed.options) do
-  if not seen[option.pool] then
-    seen[option.pool] = true
-    ahead = math.max(ahead, call('ZCOUNT', prefix .. 'waiting:' .. option.pool, '-inf', b.fixed.rank))
+-- How many wait for the same that go first. Those within their guarantee go before those who
+-- borrow, whatever their class; who may borrow what others keep competes for all of the pool.
+local function ahead_of(option, borrows)
+  local most, ahead = borrows and not request.passes and '+inf' or b.fixed.rank, 0
+  local function look(line)
+    ahead = math.max(ahead, call('ZCOUNT', prefix .. 'waiting:' .. line, '-inf', most))
   end
+  for _, line in ipairs(lines_of(option)) do
+    look(line)
+  end
+  if borrows and lending_key(option.pool) then
+    local start = option.pool .. '|'
+    for _, offer in ipairs(call('SMEMBERS', prefix .. 'offers')) do
+      if string.sub(offer, 1, #start) == start then
+        look(offer)
+      end
+    end
+  end
+  return ahead
+end
+
+-- Why an option can't be had just now, and how close it came; nil if it can, beside whether as
+-- surge, and where.
+local function hindrance(option)
+  local asked = option.milli * pods
+  local cap, surge = check_caps(b, option, pods, request.limits)
+  if cap then
+    return cap, 1
+  end
+  if not request.start then
+    return { cause = 'placement', subject = option.pool, asked = asked }, 4
+  end
+  if (given[option.pool] or 0) < asked then
+    local right = request.limits.guaranteed and request.limits.guaranteed[option.pool]
+    local promised = forbidding_guarantee(b, option, pods, right, true)
+    if promised then
+      return promised, 4
+    end
+    local borrows = right and pods > 0 and held_by(team, 'p|' .. option.pool) + asked > right
+    local ahead = ahead_of(option, borrows)
+    if ahead > 0 then
+      return { cause = 'standing', subject = option.pool, used = ahead, asked = asked }, 3
+    end
+  end
+  local place = request.capacity and find_place(option, pods) or not request.capacity and {}
+  if not place then
+    return lacking_capacity(option, pods), 2
+  end
+  return nil, 0, surge, place
 end
 
 -- The reason is that of the option that came closest; of equals, the first.
-local pods, reason, closeness, started = b.live.pods, nil, 0, nil
-local function explain(closer, cap)
-  if closer > closeness then
-    reason, closeness = cap, closer
-  end
-end
-
--- Whether it is more than the team may start without the queue having looked at it.
-local function is_lent(option)
-  local most = request.limits.at_once and request.limits.at_once[option.pool]
-  if not most then
-    return false
-  end
-  local key, field = prefix .. 'held:' .. team, 'p|' .. option.pool
-  local now = tonumber(call('HGET', key, field) or '0') + sum(held, key, field)
-  return now + option.milli * pods > most
-end
-
+local reason, closeness, started = nil, 0, nil
 for index, option in ipairs(b.fixed.options) do
-  local cap, surge = check_caps(b, option, pods, request.limits)
-  local covered = (given[option.pool] or 0) >= option.milli * pods
-  if cap then
-    explain(1, cap)
-  elseif not request.start then
-    explain(4, { cause = 'placement', subject = option.pool, asked = option.milli * pods })
-  elseif is_lent(option) and not covered then
-    explain(4, { cause = 'lending', subject = option.pool, asked = option.milli * pods })
-  elseif ahead > 0 and not covered then
-    explain(3, { cause = 'standing', subject = option.pool, used = ahead, asked = option.milli * pods })
-  else
-    local place = {}
-    if request.capacity then
-      place = find_place(option, pods)
-    end
-    if place then
-      started = evolve(b, {
-        state = 'Released', chosen = index - 1, place = place, surge = surge,
-        limits = surge and request.limits or false,
-      })
-      break
-    end
-    explain(2, lacking_capacity(option, pods))
+  local why, close, surge, place = hindrance(option)
+  if not why then
+    started = evolve(b, {
+      state = 'Released', chosen = index - 1, place = place, surge = surge,
+      limits = surge and request.limits or false,
+    })
+    break
+  elseif close > closeness then
+    reason, closeness = why, close
   end
 end
 
@@ -155,7 +165,7 @@ if not request.overflow_queue then
   return answer(denied(id, reason))
 end
 clear_way()
-local waiting = ARGV[3] and parse(id, ARGV[3]) or b
+local waiting = request.waiting and parse(id, request.waiting) or b
 reason.ask = request.ask
 local queued = evolve(waiting, reason)
 change(nil, queued)

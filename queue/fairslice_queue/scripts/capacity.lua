@@ -1,6 +1,7 @@
--- Put between books.lua and the scripts that publish capacity.
+-- Put between records.lua and the scripts that publish capacity.
 
--- offers: offer → node → allocatable units. Free is what is not placed; it may be negative.
+-- offers: offer → node → allocatable units. Free is what is neither placed
+-- nor kept for somebody; it may be negative.
 local function publish(offers)
   local known, totals = prefix .. 'offers', prefix .. 'offered'
   for _, offer in ipairs(call('SMEMBERS', known)) do
@@ -10,9 +11,12 @@ local function publish(offers)
   call('DEL', known, totals)
   for offer, nodes in pairs(offers) do
     local capacity, free = prefix .. 'capacity:' .. offer, prefix .. 'free:' .. offer
-    local used, flat = {}, call('HGETALL', prefix .. 'placed:' .. offer)
-    for i = 1, #flat, 2 do
-      used[flat[i]] = tonumber(flat[i + 1])
+    local used = {}
+    for _, kind in ipairs({ 'placed:', 'kept:' }) do
+      local flat = call('HGETALL', prefix .. kind .. offer)
+      for i = 1, #flat, 2 do
+        used[flat[i]] = (used[flat[i]] or 0) + tonumber(flat[i + 1])
+      end
     end
     local total = 0
     for node, units in pairs(nodes) do

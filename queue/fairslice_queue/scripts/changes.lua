@@ -3,7 +3,7 @@
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {after, most}
 -- Answers  {gone} or {generation}, then for each booking changed: the log entry, the id, and the
---          booking's two lines as it now is (empty: it ended)
+--          booking's lines as it now is (empty: it ended)
 
 local refused = refusal(true)
 if refused then

@@ -1,8 +1,8 @@
--- Read what is free of offers, and how much waits for pools.
+-- Read what is free of offers, and how many wait for them.
 --
 -- KEYS[1]  {fairslice}:meta
--- ARGV[1]  {offers, pools, rank}
--- Answers  {}, then the free units of each offer, then for each pool the number of those of this
+-- ARGV[1]  {offers, rank}
+-- Answers  {}, then the free units of each offer, then for each the number of those of this
 --          rank or a better one that wait
 
 local refused = refusal(true)
@@ -17,7 +17,7 @@ for _, offer in ipairs(request.offers) do
   end
   reply[#reply + 1] = free
 end
-for _, pool in ipairs(request.pools) do
-  reply[#reply + 1] = call('ZCOUNT', prefix .. 'waiting:' .. pool, '-inf', request.rank)
+for _, offer in ipairs(request.offers) do
+  reply[#reply + 1] = call('ZCOUNT', prefix .. 'waiting:' .. offer, '-inf', request.rank)
 end
 return reply

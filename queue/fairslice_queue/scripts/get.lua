@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {id}
--- Answers  {}, then the booking's two lines if there is one
+-- Answers  {}, then the booking's lines if there is one
 
 local refused = refusal(true)
 if refused then

@@ -1,4 +1,4 @@
--- Put between books.lua and the scripts that follow the log.
+-- Put between records.lua and the scripts that follow the log.
 
 -- A position in the log is `generation/entry`.
 local function last_position()

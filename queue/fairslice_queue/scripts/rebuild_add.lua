@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {epoch, generation, ids}
--- ARGV[2…] a booking for each id, as `live` and `fixed` lines
+-- ARGV[2…] a booking for each id, in its three lines
 
 local refused = refusal(false)
 if refused then

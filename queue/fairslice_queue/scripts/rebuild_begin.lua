@@ -7,16 +7,22 @@ local refused = refusal(false)
 if refused then
   return answer(refused)
 end
-local kept = {}
+local tentative = {}
 for _, id in ipairs(call('ZRANGE', prefix .. 'deadlines', 0, -1)) do
-  kept[#kept + 1] = find(id)
+  -- (What another version of this program wrote may have another form.)
+  local _, cuts = string.gsub(call('HGET', BOOKINGS, id) or '', '\n', '')
+  if cuts == 2 then
+    tentative[#tentative + 1] = find(id)
+  end
 end
 call('HSET', KEYS[1], 'ready', '0', 'building', request.generation, 'epoch', string.format('%.0f', request.epoch))
+call('HDEL', KEYS[1], 'lending')
+lending = nil
 for _, key in ipairs(call('SMEMBERS', REGISTRY)) do
   call('UNLINK', key)
 end
 call('UNLINK', REGISTRY, BOOKINGS, LOG, prefix .. 'deadlines', prefix .. 'objects', prefix .. 'offers', prefix .. 'offered')
-for _, b in ipairs(kept) do
+for _, b in ipairs(tentative) do
   change(nil, b)
 end
 commit(true)

@@ -35,6 +35,11 @@ local function release(order)
   if cap then
     return denied(b.id, cap), false
   end
+  local right = order.limits.guaranteed and order.limits.guaranteed[option.pool]
+  local promised = forbidding_guarantee(b, option, b.live.pods, right, false)
+  if promised then
+    return denied(b.id, promised), false
+  end
   local crowded = crowded_node(option, order.place)
   if crowded then
     local lacks = { cause = 'capacity', subject = crowded, asked = option.milli * b.live.pods }
@@ -42,7 +47,8 @@ local function release(order)
   end
   local released = evolve(b, {
     state = 'Released', chosen = order.chosen, place = order.place, since = request.now,
-    surge = surge, limits = surge and order.limits or false, blocked = false, reason = false,
+    surge = surge, limits = surge and order.limits or false, blocked = false, lifted = false, kept = false,
+    keeps = false, reason = false,
     cause = false, subject = false, used = false, limit = false, asked = false,
   })
   change(b, released)

@@ -16,6 +16,7 @@ local since = b.live.state ~= request.state and request.now or b.live.since
 change(b, evolve(b, {
   state = request.state, pods = request.pods, reason = request.reason, since = since,
   chosen = -1, place = false, surge = false, limits = false, blocked = false,
+  lifted = false, kept = false, keeps = false,
   cause = false, subject = false, used = false, limit = false, asked = false,
 }))
 promote(b.fixed.team)

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  {fairslice}:meta
 -- ARGV[1]  {after, names: keys without prefix}
--- Answers  {gone} or {sequence}, the flat content of each key, then [id, the booking's two lines
+-- Answers  {gone} or {sequence}, the flat content of each key, then [id, the booking's lines
 --          (empty: it ended)] in turn
 
 local refused = refusal(true)
