@@ -53,14 +53,14 @@ class State(StrEnum):
         return self is State.QUEUED
 
 
-class NodeRequirement(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeRequirement(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A node-affinity expression: the label's value must be one of these."""
 
     key: str
     values: tuple[str, ...]
 
 
-class Option(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Option(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One way to serve a pod: of one pool, on one GPU model, in one mode.
 
     `rename` maps each asked resource to the one given; `units` is what one pod then takes of
@@ -94,7 +94,7 @@ class Option(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return structs.replace(self, units=units, milli=self.milli * size, devices=devices)
 
 
-class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The option given to a workload, as stamped on its pod template and pods."""
 
     booking: str
@@ -114,7 +114,7 @@ class Kind(Struct, frozen=True):
         return self.api_version.rpartition("/")[0]
 
 
-class Ref(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Ref(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An object: what and where. `uid` is empty until the object exists."""
 
     kind: str
@@ -127,7 +127,7 @@ class Ref(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.kind} {self.namespace}/{self.name or self.generate_name + '*'}"
 
 
-class Booking(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Booking(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A workload in the books.
 
     `pods` is how many pods it holds or waits for, `chosen` the index into `options` of what

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Never, Protocol, TypeVar
+from typing import Any, Generic, Never, Protocol, TypeVar
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, field, json
 
@@ -31,11 +31,14 @@ _PAGE = 500
 _MAX_EXPIRED_PAGES = 3
 
 
-class Key(NamedTuple):
+class Key(Struct, frozen=True, order=True, gc=False):
     """What names an object in its collection; cluster-scoped ones have no namespace."""
 
     namespace: str
     name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class HasMetadata(Protocol):
@@ -295,7 +298,7 @@ class Following(Generic[T]):
             _log.warning(
                 "%s: %s can't be read and keeps its last good state: %s",
                 self._path,
-                "/".join(filter(None, key)),
+                key,
                 error,
             )
         return key
