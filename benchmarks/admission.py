@@ -1,6 +1,7 @@
 """`make bench-admission`: the webhook against a constant reply, in the same minutes.
 
-Server and load generator are processes on a core each; the Redis server floats between them.
+A server of one process and the load generator have a core each; the Redis server, and servers
+of several processes (the webhook, as by default), float.
 Rounds alternate between floor and webhook, so that a machine that slows down slows both.
 """
 
@@ -22,16 +23,14 @@ import msgspec
 from fairslice.redis_connection import RedisConnection
 from fairslice.redis_embedded import EmbeddedRedis
 from fairslice_queue.ledger import Ledger
+from fairslice_webhook.workers import usual_count
 
 from .deciding import steps
 from .load import Plan, Result
 from .measuring import (
     MachineWatch,
     Samples,
-    cpu_seconds,
     median,
-    peak_mib,
-    resident_mib,
     spare_core,
 )
 from .report import Figure, Report, ms
@@ -42,6 +41,7 @@ from .served import SECRET, Certificate, Part, Served
 _PARTS = ("decide", "throughput", "latency", "large", "memory")
 # So many fall to one second of open loop.
 _RATE = 1000.0
+_BOOKINGS = r'bookings_total\{.*verdict="(\w+)"\} (\S+)'
 _MIX = ("plain",) * 8 + ("pod",) * 1 + ("job",) * 1
 
 
@@ -98,12 +98,13 @@ class Bench:
 
     async def bookings(self) -> dict[str, int]:
         """Read from the webhook's metrics what wishes to book came to."""
-        url = f"http://127.0.0.1:{self.servers[Part.WEBHOOK].health}/metrics"
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            text = await response.text()
         found: dict[str, int] = {}
-        for verdict, count in re.findall(r'bookings_total\{.*verdict="(\w+)"\} (\S+)', text):
-            found[verdict] = found.get(verdict, 0) + int(float(count))
+        async with aiohttp.ClientSession() as session:
+            for port in self.servers[Part.WEBHOOK].healths:
+                async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+                    text = await response.text()
+                for verdict, count in re.findall(_BOOKINGS, text):
+                    found[verdict] = found.get(verdict, 0) + int(float(count))
         return found
 
 
@@ -146,13 +147,18 @@ async def _throughput(bench: Bench, seconds: float, rounds: int) -> None:
     """Closed loop, 16 connections, in turn floor and each kind of review."""
     floors = {
         "floor": Part.FLOOR,
+        f"floor of {usual_count()} processes": Part.FLOORS,
         "floor on asyncio's own loop": Part.STOCK,
         "floor without routing": Part.BARE,
     }
-    kinds = {
-        "pod without GPUs": (bench.reviews.plain, 0.75),
-        "GPU pod with a booking": (bench.reviews.pod, 0.5),
-        "Job with a booking": (bench.reviews.job, 0.5),
+    alike, unlike = bench.reviews, bench.reviews.unlike()
+    kinds: dict[str, tuple[bytes, float | None]] = {
+        "pod without GPUs": (alike.plain, 0.75),
+        "GPU pod with a booking": (alike.pod, 0.5),
+        "Job with a booking": (alike.job, 0.5),
+        "pod without GPUs, no two alike": (unlike.plain, None),
+        "GPU pod with a booking, no two alike": (unlike.pod, None),
+        "Job with a booking, no two alike": (unlike.job, None),
     }
     rates: dict[str, list[float]] = {name: [] for name in (*floors, *kinds)}
     latencies: dict[str, list[float]] = {name: [] for name in rates}
@@ -162,12 +168,12 @@ async def _throughput(bench: Bench, seconds: float, rounds: int) -> None:
             part = floors.get(name, Part.WEBHOOK)
             body = bench.reviews.pod if name in floors else kinds[name][0]
             await bench.clear_books()
-            pid = bench.servers[part].process.pid
-            used = cpu_seconds(pid)
+            served = bench.servers[part]
+            used = served.cpu_seconds
             result = await bench.send(part, body, seconds=seconds)
             rates[name].append(result.answers / result.seconds)
             latencies[name] += result.latencies
-            costs[name].append((cpu_seconds(pid) - used) / max(1, result.answers))
+            costs[name].append((served.cpu_seconds - used) / max(1, result.answers))
     floor = median(rates["floor"])
     for name, found in rates.items():
         needed = kinds[name][1] if name in kinds else None
@@ -244,16 +250,16 @@ async def _large(bench: Bench) -> None:
 
 async def _memory(bench: Bench, minutes: float) -> None:
     """Under a steady mix, look at the webhook's memory; tentative bookings end by themselves."""
-    reviews, pid = bench.reviews, bench.servers[Part.WEBHOOK].process.pid
+    reviews, served = bench.reviews, bench.servers[Part.WEBHOOK]
     mix = tuple(cast(bytes, getattr(reviews, kind)) for kind in _MIX)
     await bench.clear_books()
     await bench.send(Part.WEBHOOK, *mix, seconds=5.0, rate=_RATE, connections=64)
-    seen = [resident_mib(pid)]
+    seen = [served.resident_mib]
     ends = time.monotonic() + minutes * 60
     while time.monotonic() < ends:
         span = min(15.0, max(1.0, ends - time.monotonic()))
         await bench.send(Part.WEBHOOK, *mix, seconds=span, rate=_RATE, connections=64)
-        seen.append(resident_mib(pid))
+        seen.append(served.resident_mib)
     grown = seen[-1] - seen[0]
     bench.report.add(
         Figure(
@@ -263,7 +269,7 @@ async def _memory(bench: Bench, minutes: float) -> None:
             unit="MiB",
             required="flat",
             met=grown < max(2.0, 0.03 * seen[0]),
-            note=f"{seen[0]:.0f} -> {seen[-1]:.0f} MiB, peak {peak_mib(pid):.0f}",
+            note=f"{seen[0]:.0f} -> {seen[-1]:.0f} MiB, peak {served.peak_mib:.0f}",
         )
     )
 
@@ -278,6 +284,7 @@ async def run(options: argparse.Namespace) -> Report:
     async with _bench(report) as bench:
         report.note(f"reviews: {bench.reviews.source}; {TEAMS} teams, {NODES} nodes")
         report.note("floor: an aiohttp application on TLS and uvloop, body read, constant reply")
+        report.note(f"webhook: {usual_count()} processes, as by default here")
         if "throughput" in parts:
             await _throughput(bench, options.seconds, options.rounds)
         if "latency" in parts:

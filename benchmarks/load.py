@@ -18,13 +18,16 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-__all__ = ["NAME", "TEAM", "Plan", "Result"]
+__all__ = ["NAME", "TEAM", "TOKEN", "Plan", "Result"]
 
 NAME = b"bench-000000000"
 """Stands for a name that is new in every request."""
 
 TEAM = b"bench-team-00"
 """Stands for one team's namespace after the other."""
+
+TOKEN = b"kube-api-access-00000"
+"""Stands for a token volume, which the API server names at random."""
 
 _ALLOWED = b'"allowed":true'
 
@@ -184,6 +187,7 @@ class _Load:
         self._name = number = next(self._names)
         request = self._heads[number % len(self._heads)]
         request = request.replace(NAME, b"bench-%09d" % number)
+        request = request.replace(TOKEN, b"kube-api-access-%05d" % (number % 100_000))
         connection.send(request.replace(TEAM, b"bench-team-%02d" % (number % self._plan.teams)),
                         since)  # fmt: skip
 

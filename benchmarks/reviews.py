@@ -4,13 +4,14 @@ Names and namespaces are replaced by tokens that the load generator fills in.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from msgspec import json
 
-from .load import NAME, TEAM
+from .load import NAME, TEAM, TOKEN
 
 __all__ = ["ReviewSet", "find_reviews", "large_review"]
 
@@ -31,6 +32,12 @@ class ReviewSet(NamedTuple):
     plain: bytes
     pod: bytes
     job: bytes
+
+    def unlike(self) -> "ReviewSet":
+        """Return the same of objects that have more than their names of their own."""
+        return self._replace(
+            plain=_labelled(self.plain), pod=_labelled(self.pod), job=_labelled(self.job)
+        )
 
 
 def find_reviews() -> ReviewSet:
@@ -77,6 +84,13 @@ def _prepared(review: dict[str, Any]) -> bytes:
     meta.pop("generateName", None)
     meta["name"] = request["name"] = NAME.decode()
     meta["namespace"] = request["namespace"] = TEAM.decode()
+    return re.sub(rb"kube-api-access-\w{5}", TOKEN, json.encode(review))
+
+
+def _labelled(body: bytes) -> bytes:
+    review = json.decode(body)
+    labels = review["request"]["object"]["metadata"].setdefault("labels", {})
+    labels["example.com/own"] = NAME.decode()
     return json.encode(review)
 
 

@@ -1,10 +1,11 @@
-"""What answers reviews while admission is measured, each in a process of its own.
+"""What answers reviews while admission is measured, each in processes of its own.
 
 `floor` is a constant-reply server on TLS that reads the body: an aiohttp application of one
-route. `stock` is the same on asyncio's own event loop instead of uvloop, as aiohttp runs by
-itself; `bare` is on uvloop without application and routing, the least that aiohttp can do.
-`webhook` is the webhook itself with its ledger; its view stands still, for watches are not
-what is measured.
+route. `floors` is as many of it, on one port, as the webhook has processes; `stock` is the same as
+`floor` on asyncio's own event loop instead of uvloop, as aiohttp runs by itself; `bare` is on
+uvloop without application and routing, the least that aiohttp can do. `webhook` is the webhook
+itself with its ledger, of as many processes as by default; its view stands still, for watches
+are not what is measured.
 """
 
 import asyncio
@@ -33,10 +34,13 @@ from fairslice_certs.serving import ServingContext
 from fairslice_queue.ledger import Ledger
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.audit import LedgerAuditSink
+from fairslice_webhook.figures import page
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.review import MAX_BODY_BYTES, encode_response
 from fairslice_webhook.server import HealthServer, WebhookServer
+from fairslice_webhook.workers import usual_count
 
+from .measuring import cpu_seconds, peak_mib, resident_mib
 from .scenery import view
 
 __all__ = ["SECRET", "Certificate", "Part", "Served"]
@@ -49,6 +53,7 @@ class Part(StrEnum):
     """What a process is."""
 
     FLOOR = "floor"
+    FLOORS = "floors"
     STOCK = "stock"
     BARE = "bare"
     WEBHOOK = "webhook"
@@ -80,6 +85,8 @@ class _Order(Struct, frozen=True):
     certificate: Certificate
     redis_url: str
     core: int | None
+    shared: bool
+    port: int
 
 
 class _Ports(Struct, frozen=True):
@@ -87,38 +94,73 @@ class _Ports(Struct, frozen=True):
     health: int = 0
 
 
+_SEVERAL = (Part.FLOORS, Part.WEBHOOK)
+
+
 @dataclass
 class Served:
-    """A process that answers reviews. Make one with `start`."""
+    """Processes that answer reviews on one port. Make them with `start`."""
 
-    process: asyncio.subprocess.Process
+    processes: list[asyncio.subprocess.Process]
     port: int
-    health: int
+    healths: list[int]
 
     @classmethod
     async def start(
         cls, part: Part, certificate: Certificate, redis_url: str, core: int | None
     ) -> "Served":
-        """Start a process, pinned to a core, and wait until it listens."""
+        """Start a part, and wait until it listens. One process alone is pinned to the core."""
+        count = usual_count() if part in _SEVERAL else 1
+        served = cls([], 0, [])
+        for _ in range(count):
+            order = _Order(
+                part=part,
+                certificate=certificate,
+                redis_url=redis_url,
+                core=core if count == 1 else None,
+                shared=count > 1,
+                port=served.port,
+            )
+            await served._add(order)
+        return served
+
+    async def _add(self, order: _Order) -> None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.served"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             cwd=Path(__file__).parents[1],
         )
+        self.processes.append(process)
         assert process.stdin is not None
         assert process.stdout is not None
-        order = _Order(part, certificate, redis_url, core)
         process.stdin.write(msgspec.json.encode(order) + b"\n")
         async with asyncio.timeout(_START_SECONDS):
             ports = msgspec.json.decode(await process.stdout.readline(), type=_Ports)
-        return cls(process, ports.port, ports.health)
+        self.port = ports.port
+        self.healths.append(ports.health)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that all have used."""
+        return sum(cpu_seconds(process.pid) for process in self.processes)
+
+    @property
+    def resident_mib(self) -> float:
+        """Memory that all hold now, in MiB."""
+        return sum(resident_mib(process.pid) for process in self.processes)
+
+    @property
+    def peak_mib(self) -> float:
+        """The most memory that each ever held, added up, in MiB."""
+        return sum(peak_mib(process.pid) for process in self.processes)
 
     async def stop(self) -> None:
-        """End the process."""
-        if self.process.returncode is None:
-            self.process.terminate()
-            await self.process.wait()
+        """End the processes."""
+        for process in self.processes:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
 
 
 async def _constant(request: web.BaseRequest) -> web.StreamResponse:
@@ -146,31 +188,43 @@ def _request(
     )  # fmt: skip
 
 
-async def _serve_floor(tls: ssl.SSLContext) -> None:
+async def _serve_floor(order: _Order, tls: ssl.SSLContext) -> None:
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post(f"/{SECRET}/mutate", _constant)
-    await _serve_constant(web.AppRunner(app, access_log=None), tls)
+    await _serve_constant(web.AppRunner(app, access_log=None), order, tls)
 
 
-async def _serve_bare(tls: ssl.SSLContext) -> None:
+async def _serve_bare(order: _Order, tls: ssl.SSLContext) -> None:
     server = web.Server(_constant, request_factory=_request, access_log=None)
-    await _serve_constant(web.ServerRunner(server), tls)
+    await _serve_constant(web.ServerRunner(server), order, tls)
 
 
-async def _serve_constant(runner: web.BaseRunner, tls: ssl.SSLContext) -> None:
+async def _serve_constant(runner: web.BaseRunner, order: _Order, tls: ssl.SSLContext) -> None:
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls, backlog=1024).start()
+    site = web.TCPSite(
+        runner,
+        "127.0.0.1",
+        order.port,
+        ssl_context=tls,
+        backlog=1024,
+        reuse_port=order.shared or None,
+    )
+    await site.start()
     _tell(_Ports(runner.addresses[0][1]))
     await asyncio.Event().wait()
 
 
-async def _serve_webhook(tls: ssl.SSLContext, redis_url: str) -> None:
-    async with RedisConnection.parse(redis_url) as redis:
+async def _serve_webhook(order: _Order, tls: ssl.SSLContext) -> None:
+    async with RedisConnection.parse(order.redis_url) as redis:
         ledger, registry, seen = Ledger(redis), CollectorRegistry(), view()
         metrics, sink = WebhookMetrics(registry), LedgerAuditSink(ledger)
         server = WebhookServer(Admission(ledger, metrics, sink), lambda: seen, metrics, SECRET)
-        health = HealthServer(list, registry, metrics)
-        address = await server.start(Address("127.0.0.1", 0), tls)
+
+        async def figures() -> bytes:
+            return page(registry, ())
+
+        health = HealthServer(list, figures, metrics)
+        address = await server.start(Address("127.0.0.1", order.port), tls, shared=order.shared)
         about = await health.start(Address("127.0.0.1", 0))
         _tell(_Ports(address.port, about.port))
         await sink.run()
@@ -191,12 +245,12 @@ def main() -> None:
     loop = None if order.part is Part.STOCK else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop) as runner:
         match order.part:
-            case Part.FLOOR | Part.STOCK:
-                runner.run(_serve_floor(serving.context))
+            case Part.FLOOR | Part.FLOORS | Part.STOCK:
+                runner.run(_serve_floor(order, serving.context))
             case Part.BARE:
-                runner.run(_serve_bare(serving.context))
+                runner.run(_serve_bare(order, serving.context))
             case Part.WEBHOOK:
-                runner.run(_serve_webhook(serving.context, order.redis_url))
+                runner.run(_serve_webhook(order, serving.context))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ _LISTEN = Address("0.0.0.0", 9443)
 _STATUS_LISTEN = Address("127.0.0.1", 8080)
 _HEALTH_LISTEN = Address("127.0.0.1", 8081)
 _DATA_DIR = Path(".fairslice")
+_MOST_WORKERS = 64
 
 
 def hide_password(url: str) -> str:
@@ -85,7 +86,8 @@ class Settings:
     `kubeconfig` None means in-cluster if there is a cluster around, else kubectl's own default.
     `redis_url` None means an embedded server under `data_dir`. `advertise` is the base URL that
     the API server is told; None registers the in-cluster Service instead. `hide_by` keeps API
-    servers that could (Kubernetes 1.36 and newer) from hiding GPUs by themselves. `mode` sets every
+    servers that could (Kubernetes 1.36 and newer) from hiding GPUs by themselves. `workers` is how
+    many processes answer reviews, 0 leaves that to the webhook. `mode` sets every
     feature of the policy at install (`--mode enforce` for a trial); None leaves the policy as
     it is.
     """
@@ -103,6 +105,7 @@ class Settings:
     log_format: LogFormat = LogFormat.AUTO
     mode: Mode | None = None
     hide_by: HideBy = HideBy.AUTO
+    workers: int = 0
 
     @classmethod
     def load(
@@ -157,6 +160,12 @@ def _redis_url(text: str) -> str:
     return text
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_WORKERS:
+        raise ValueError(f"is not a number from 1 to {_MOST_WORKERS}")
+    return int(text)
+
+
 def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
     def parse(text: str) -> StrEnum:
         for member in kind:
@@ -181,4 +190,5 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "log_format": _one_of(LogFormat),
     "mode": _one_of(Mode),
     "hide_by": _one_of(HideBy),
+    "workers": _count,
 }

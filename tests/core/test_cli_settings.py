@@ -37,6 +37,16 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
         Settings.load({"FAIRSLICE_LISTEN": text})
 
 
+def test_workers_are_a_number_of_processes() -> None:
+    assert Settings.load({}).workers == 0
+    assert Settings.load({"FAIRSLICE_WORKERS": "4"}).workers == 4
+    for text in ("0", "-1", "two", "65"):
+        with pytest.raises(
+            SettingsError, match=f"--workers: '{text}' is not a number from 1 to 64"
+        ):
+            Settings.load({}, {"workers": text})
+
+
 def test_who_hides_is_one_of_two() -> None:
     assert Settings.load({}).hide_by is HideBy.AUTO
     assert Settings.load({"FAIRSLICE_HIDE_BY": "webhook"}).hide_by is HideBy.WEBHOOK

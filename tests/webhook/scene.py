@@ -390,3 +390,8 @@ class Cluster:
 
 
 CallMaker = Callable[[], Call]
+
+
+async def no_figures() -> bytes:
+    """Count nothing."""
+    return b""

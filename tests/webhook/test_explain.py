@@ -12,7 +12,6 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
-from prometheus_client import CollectorRegistry
 
 from fairslice.settings import Address
 from fairslice_webhook.explain import Explainer, ExplainRequest, Explanation
@@ -30,6 +29,7 @@ from .scene import (
     deployment,
     job,
     modes,
+    no_figures,
     notebook,
     pod,
     policy,
@@ -206,7 +206,7 @@ async def test_nothing_is_told_of_other_teams(cluster: MakeCluster) -> None:
 async def served(cluster: MakeCluster) -> AsyncIterator[tuple[Cluster, str]]:
     place = await cluster(small("0.5"))
     endpoint = ExplainEndpoint(Explainer(place.ledger), lambda: place.view)
-    health = HealthServer(list, CollectorRegistry(), place.metrics, explain=endpoint.handle)
+    health = HealthServer(list, no_figures, place.metrics, explain=endpoint.handle)
     address = await health.start(Address("127.0.0.1", 0))
     try:
         yield place, f"http://{address}"

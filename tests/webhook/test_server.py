@@ -9,14 +9,13 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
 from fairslice.settings import Address
 from fairslice_webhook.decide import Phase
 from fairslice_webhook.server import HealthServer
 
 from .conftest import MakeCluster
-from .scene import container, notebook, pod, review
+from .scene import container, no_figures, notebook, pod, review
 from .serving import SECRET, Served, serve
 
 
@@ -118,7 +117,7 @@ async def test_draining_loses_no_request_and_closes_every_connection(served: Ser
 
 async def test_health_tells_what_is_missing(served: Served) -> None:
     problems = ["the cluster is not listed yet"]
-    health = HealthServer(lambda: problems, CollectorRegistry(), served.place.metrics)
+    health = HealthServer(lambda: problems, no_figures, served.place.metrics)
     address = await health.start(Address("127.0.0.1", 0))
     base = f"http://{address}"
     async with served.session.get(f"{base}/livez") as response:

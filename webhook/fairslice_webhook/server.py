@@ -14,7 +14,7 @@ from hmac import compare_digest
 
 from aiohttp import web
 from msgspec import DecodeError
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from fairslice.messages import line
 from fairslice.settings import Address
@@ -73,6 +73,11 @@ class WebhookServer:
     def draining(self) -> bool:
         """Say whether every answer is the last of its connection."""
         return self._connections.closing
+
+    @property
+    def listening(self) -> bool:
+        """Say whether connections are accepted."""
+        return self._server is not None and self._server.is_serving()
 
     async def start(
         self, address: Address, tls: ssl.SSLContext, *, shared: bool = False
@@ -154,7 +159,7 @@ class WebhookServer:
             self._metrics.failed(phase.value)
             raise
 
-    def _refused(self, phase: Phase, error: ValueError) -> Response:
+    def _refused(self, phase: Phase, error: Exception) -> Response:
         self._metrics.failed(phase.value)
         return Response.text(400, line(str(error)))
 
@@ -169,20 +174,21 @@ def _within(query: bytes) -> float:
 class HealthServer:
     """/livez, /readyz, /metrics, and /explain where there is something that explains.
 
-    `problems` lists what keeps this replica from being ready, `notice` is told by one that is.
+    `problems` lists what keeps this replica from being ready, `notice` is told by one that is;
+    `figures` writes the page of metrics.
     """
 
     def __init__(
         self,
         problems: Callable[[], list[str]],
-        registry: CollectorRegistry,
+        figures: Callable[[], Awaitable[bytes]],
         metrics: WebhookMetrics,
         notice: Callable[[], str] = str,
         explain: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
     ) -> None:
         self._problems = problems
         self._notice = notice
-        self._registry = registry
+        self._figures = figures
         self._metrics = metrics
         self._explain = explain
         self._runner: web.AppRunner | None = None
@@ -220,5 +226,5 @@ class HealthServer:
     async def _show(self, _: web.Request) -> web.Response:
         self._metrics.ready.set(not self._problems())
         return web.Response(
-            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+            body=await self._figures(), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )

@@ -5,16 +5,15 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
-
-from prometheus_client import CollectorRegistry
 
 from fairslice.brake import Brake
 from fairslice.election import LeaderElection
 from fairslice.install import ensure_secret_path
 from fairslice.kube.client import KubeClient
-from fairslice.kube.connection import QUEUE_ACCOUNT, WEBHOOK_ACCOUNT, connect_as
+from fairslice.kube.connection import WEBHOOK_ACCOUNT, connect_as
 from fairslice.redis_connection import RedisConnection
 from fairslice.settings import Settings, SettingsError
 from fairslice.webhook_configuration import Target
@@ -28,16 +27,15 @@ from fairslice_certs.kubernetes import (
 from fairslice_certs.replicas import OwnReplica, ProbedReplicas, Replicas
 from fairslice_certs.rotation import CertificatePolicy
 from fairslice_certs.rotator import CertificateRotator
-from fairslice_certs.serving import ServingContext
+from fairslice_certs.serving import ServedCertificate, ServingContext
 from fairslice_queue.ledger import Ledger, LedgerUnavailable
-from fairslice_webhook.admission import Admission
-from fairslice_webhook.audit import LedgerAuditSink
+from fairslice_webhook.answering import Answering
 from fairslice_webhook.explain import Explainer
 from fairslice_webhook.explain_endpoint import ExplainEndpoint
-from fairslice_webhook.metrics import WebhookMetrics
+from fairslice_webhook.figures import page
 from fairslice_webhook.registrar import Registrar
-from fairslice_webhook.server import HealthServer, WebhookServer
-from fairslice_webhook.watching import ViewKeeper
+from fairslice_webhook.server import HealthServer
+from fairslice_webhook.workers import Workers, usual_count
 
 __all__ = ["serve"]
 
@@ -69,70 +67,85 @@ async def serve(settings: Settings) -> None:
         # Not needed to serve; the log says from the start that Redis is away.
         with suppress(LedgerUnavailable):
             await ledger.ready()
-        await _Webhook(settings, client, ledger).run()
+        # Fail at once, and in one line, where the API server can't be asked at all.
+        path = await ensure_secret_path(client, settings.namespace)
+        await _Webhook(settings, client, ledger, path).run()
+
+
+class _SharedServing(ServingContext):
+    """The serving certificate of this process, passed on to the others."""
+
+    def __init__(self, pass_on: Callable[[bytes, bytes], None]) -> None:
+        super().__init__()
+        self._pass_on = pass_on
+
+    def load(self, certificate_pem: bytes, key_pem: bytes) -> ServedCertificate:
+        served = super().load(certificate_pem, key_pem)
+        self._pass_on(certificate_pem, key_pem)
+        return served
 
 
 class _Webhook:
-    """What one replica holds together."""
+    """What one replica holds together: its first process, which answers too, and the workers."""
 
-    def __init__(self, settings: Settings, client: KubeClient, ledger: Ledger) -> None:
+    def __init__(
+        self, settings: Settings, client: KubeClient, ledger: Ledger, secret_path: str
+    ) -> None:
         self._settings = settings
         self._client = client
-        account = f"system:serviceaccount:{settings.namespace}:{QUEUE_ACCOUNT}"
-        self._views = ViewKeeper(client, frozenset({account}))
+        self._path = secret_path
+        self._parts = Answering.of(settings, client, ledger, secret_path)
+        self._views, self._server = self._parts.views, self._parts.server
+        self._workers = Workers((settings.workers or usual_count()) - 1, settings)
         self._brake = Brake(client, settings.namespace)
-        registry = CollectorRegistry()
-        self._metrics = WebhookMetrics(registry)
-        self._metrics.brake.set_function(lambda: float(self._brake.on))
-        self._sink = LedgerAuditSink(ledger)
-        self._admission = Admission(
-            ledger, self._metrics, self._sink, newest=lambda: self._views.view
-        )
+        self._parts.metrics.brake.set_function(lambda: float(self._brake.on))
         self._election = LeaderElection(
             client,
             namespace=settings.namespace,
             name=LEASE,
             identity=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
         )
-        self._serving = ServingContext()
+        self._serving = _SharedServing(self._workers.certify)
         self._rotator = self._new_rotator()
         self._health = HealthServer(
             self._problems,
-            registry,
-            self._metrics,
+            self._figures,
+            self._parts.metrics,
             lambda: self._brake.text,
             ExplainEndpoint(Explainer(ledger), lambda: self._views.view).handle,
         )
-        self._server: WebhookServer | None = None
 
     async def run(self) -> None:
         """Come up, register, answer; on cancellation drain first."""
-        settings = self._settings
-        # Fail at once, and in one line, where the API server can't be asked at all.
-        path = await ensure_secret_path(self._client, settings.namespace)
-        server = WebhookServer(self._admission, lambda: self._views.view, self._metrics, path)
+        settings, server = self._settings, self._server
         health = await self._health.start(settings.health_listen)
         try:
-            address = await server.start(settings.listen, self._serving.context)
-            self._server = server
+            address = await server.start(
+                settings.listen, self._serving.context, shared=self._workers.any
+            )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._views.run())
                 tasks.create_task(self._brake.run())
-                tasks.create_task(self._sink.run())
+                tasks.create_task(self._parts.sink.run())
                 tasks.create_task(self._campaign())
                 tasks.create_task(self._rotator.run())
+                tasks.create_task(self._workers.run(self._path, address.port))
                 _log.info("webhook on https://%s, health on http://%s", address, health)
                 try:
-                    await self._keep_registered(path)
+                    await self._keep_registered()
                 finally:
-                    alone = settings.advertise is not None
-                    await server.drain(_DRAIN_ALONE if alone else _DRAIN_BEHIND_SERVICE)
-                    await self._sink.flush()
+                    await self._drain()
         finally:
             await server.stop()
             await self._health.stop()
 
-    async def _keep_registered(self, path: str) -> None:
+    async def _drain(self) -> None:
+        alone = self._settings.advertise is not None
+        seconds = _DRAIN_ALONE if alone else _DRAIN_BEHIND_SERVICE
+        await asyncio.gather(self._server.drain(seconds), self._workers.drain(seconds))
+        await self._parts.sink.flush()
+
+    async def _keep_registered(self) -> None:
         """Register once everything is there that an answer needs; then keep it up to date."""
         # Several parts come up by themselves; there is no one event to wait for.
         while self._problems():  # noqa: ASYNC110
@@ -142,7 +155,7 @@ class _Webhook:
             self._brake,
             target=lambda: Target(
                 namespace=self._settings.namespace,
-                secret_path=path,
+                secret_path=self._path,
                 ca_bundle=self._rotator.status.ca_bundle,
                 url=self._settings.advertise,
                 service=_SERVICE,
@@ -177,9 +190,14 @@ class _Webhook:
             found.append(status.problem or "no certificate yet")
         elif status.untrusting:
             found.append(f"caBundle not in place: {', '.join(status.untrusting)}")
-        if self._server is None or self._server.draining:
-            found.append("stopping" if self._server is not None else "not listening yet")
-        return found
+        if self._server.draining:
+            found.append("stopping")
+        elif not self._server.listening:
+            found.append("not listening yet")
+        return found + self._workers.problems(str(status.serial))
+
+    async def _figures(self) -> bytes:
+        return page(self._parts.registry, await self._workers.families())
 
     def _new_rotator(self) -> CertificateRotator:
         settings = self._settings

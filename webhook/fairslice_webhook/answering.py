@@ -1,0 +1,41 @@
+"""What every process that answers reviews holds: its view, its way to the ledger, its server."""
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from fairslice.kube.client import KubeClient
+from fairslice.kube.connection import QUEUE_ACCOUNT
+from fairslice.settings import Settings
+from fairslice_queue.ledger import Ledger
+from fairslice_webhook.admission import Admission
+from fairslice_webhook.audit import LedgerAuditSink
+from fairslice_webhook.metrics import WebhookMetrics
+from fairslice_webhook.server import WebhookServer
+from fairslice_webhook.watching import ViewKeeper
+
+__all__ = ["Answering"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The parts, wired up; whoever holds them runs `views` and `sink` as tasks."""
+
+    views: ViewKeeper
+    sink: LedgerAuditSink
+    registry: CollectorRegistry
+    metrics: WebhookMetrics
+    server: WebhookServer
+
+    @classmethod
+    def of(
+        cls, settings: Settings, client: KubeClient, ledger: Ledger, secret_path: str
+    ) -> "Answering":
+        """Wire the parts up; nothing runs yet."""
+        account = f"system:serviceaccount:{settings.namespace}:{QUEUE_ACCOUNT}"
+        views = ViewKeeper(client, frozenset({account}))
+        registry = CollectorRegistry()
+        metrics, sink = WebhookMetrics(registry), LedgerAuditSink(ledger)
+        admission = Admission(ledger, metrics, sink, newest=lambda: views.view)
+        server = WebhookServer(admission, lambda: views.view, metrics, secret_path)
+        return cls(views, sink, registry, metrics, server)
