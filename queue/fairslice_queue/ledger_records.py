@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from fairslice.booking import Booking, Option, State, offer_key
+from fairslice_queue.shared_bookings import SharedParts
 
 __all__ = [
     "Live",
@@ -107,6 +108,8 @@ class _Ask(Struct, frozen=True):
 _encoder = msgspec.json.Encoder()
 _live_decoder = msgspec.json.Decoder(Live)
 _booking_decoder = msgspec.json.Decoder(Booking)
+_shared = SharedParts()
+_NOWHERE: dict[str, int] = {}  # one for all that wait; nobody changes a booking's place
 
 
 def object_of(kind: str, namespace: str, name: str) -> str:
@@ -183,16 +186,17 @@ def split_record(raw: bytes) -> tuple[Live, Booking]:
 def decode_record(raw: bytes) -> Booking:
     """Read a booking as it now is."""
     live, booking = split_record(raw)
-    ref = booking.ref
-    if (live.name and live.name != ref.name) or (live.uid and live.uid != ref.uid):
-        ref = structs.replace(ref, name=live.name or ref.name, uid=live.uid or ref.uid)
     return structs.replace(
         booking,
-        ref=ref,
+        ref=_shared.ref(booking.ref, live.name, live.uid),
+        team=_shared.word(booking.team),
+        work_class=_shared.word(booking.work_class),
+        user=_shared.word(booking.user),
+        options=_shared.options(booking.options),
         state=live.state,
         pods=live.pods,
         chosen=live.chosen,
-        place=live.place,
+        place=live.place or _NOWHERE,
         since=float(live.since),
         bound=live.bound,
         tentative_until=float(live.expires) if live.expires else 0.0,
