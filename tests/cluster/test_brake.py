@@ -1,7 +1,11 @@
 """The brake: fairslice out of the way in seconds, whatever is dead, and back with its books."""
 
+import re
+import shlex
+import shutil
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,6 +17,7 @@ from .harness.client import Refused
 from .harness.history import is_complete, is_suspended
 from .harness.kinds import Obj
 from .harness.manifests import job, manifest, pod
+from .harness.processes import Result, run_command
 from .harness.reviews import entries
 from .harness.scene import Scene, Team
 from .harness.serving import Fairslice
@@ -22,6 +27,7 @@ from .harness.waiting import eventually
 _TRAINING = {"fairslice.io/class": "training"}
 _FLAG = ("ConfigMap", "fairslice-brake", "fairslice-system")
 _SECONDS = 10.0
+_DOCUMENTED = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -202,3 +208,58 @@ async def test_a_webhook_that_starts_while_the_brake_is_on_stays_out_and_says_so
 
     await eventually("the webhook is registered", lambda: entries(scene.api), within=_SECONDS)
     await scene.team("other", {"a100": ("0", "0")})
+
+
+def _by_hand() -> tuple[list[str], str]:
+    """Read from the documentation how to brake with kubectl alone, and how to release."""
+    _, _, section = _DOCUMENTED.read_text().partition("\n## The brake\n")
+    section, _, _ = section.partition("\n## ")
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    (release,) = re.findall(r"`(kubectl [^`]* delete configmap [^`]*)`", section)
+    return [line for line in lines if line.startswith("kubectl ")], release
+
+
+async def _kubectl(scene: Scene, line: str) -> Result:
+    return await run_command(shlex.split(line), env={"KUBECONFIG": scene.target.kubeconfig})
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["all runs", "all is dead"])
+async def test_the_brake_by_hand_as_it_is_documented(
+    braked: Scene, fairslice: Fairslice, alive: bool
+) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on this machine")
+    scene = braked
+    await scene.node(a100(1))
+    team = await scene.team("nlp", {"a100": ("1", "1")})
+    if not alive:
+        for program in fairslice.programs:
+            await program.kill()
+    commands, release = _by_hand()
+    assert len(commands) == 3
+    before = time.monotonic()
+    for line in commands:
+        done = await _kubectl(scene, line)
+        # The last is for newer API servers only.
+        unknown = line is commands[-1] and "doesn't have a resource type" in done.err
+        assert done.code == 0 or unknown, (line, done)
+    await _untouched(scene, team)
+    assert time.monotonic() - before < _SECONDS
+    assert await entries(scene.api) == []
+    await team.create(pod("taken", team.namespace, labels=_TRAINING))
+    await scene.running("taken", team.namespace)
+
+    if not alive:
+        for program in fairslice.programs:
+            await program.start()
+        await fairslice.ready()
+    done = await _kubectl(scene, release)
+    assert done.code == 0, (release, done)
+
+    await eventually("the webhook is registered", lambda: entries(scene.api), within=_SECONDS)
+    await eventually("the pod is in the books", lambda: _booked(fairslice, "taken"))
+    await team.create(job("next", team.namespace, labels=_TRAINING, seconds=0.5))
+    assert is_suspended(await scene.api.get("Job", "next", team.namespace))
+    await team.api.delete("Pod", "taken", team.namespace)
+    await scene.settled("Job", "next", team.namespace, "completes", is_complete)

@@ -309,3 +309,35 @@ async def test_a_team_that_is_not_hidden_brings_the_webhooks_entry_back(
     hiding.teams.remove(off.name)
     await eventually("the policy is back", lambda: _policy(hiding.api))
     await eventually("it hides", lambda: env_in(off.namespace))
+
+
+def _awkward() -> dict[str, list[Obj]]:
+    """Environments that cost most of what the API server grants an expression."""
+    seen = "NVIDIA_VISIBLE_DEVICES"
+    long = [{"name": f"{seen}{'X' * 10_000}{n}", "value": "all"} for n in range(255)]
+    pipes = [{"name": f"CUDA_MPS_{'X' * 10_000}{n}", "value": "all"} for n in range(255)]
+    wide = [{"name": seen, "value": "void" + " " * 10_000}] * 256
+    source = {"fieldRef": {"fieldPath": "metadata.name"}}
+    return {
+        "long names": [*long, {"name": seen, "value": "all"}],
+        "long names that are hidden": [*pipes, {"name": seen, "value": "all"}],
+        "long values": wide,
+        "one name": [{"name": seen, "value": "all"}] * 256,
+        "sources": [{"name": seen, "valueFrom": source}] * 256,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+@pytest.mark.parametrize("what", _awkward())
+async def test_no_environment_costs_so_much_that_it_is_left_as_it_is(
+    hiding: Scene, what: str
+) -> None:
+    namespace = await hiding.namespace()
+    asked = pod("awkward", namespace, 0)
+    asked["spec"]["containers"][0]["env"] = _awkward()[what]
+    started = time.monotonic()
+    made = (await hiding.api.create(asked, dry_run=True)).obj
+    assert time.monotonic() - started < 10.0
+    env = made["spec"]["containers"][0]["env"]
+    values = [item.get("value") for item in env if item["name"] == "NVIDIA_VISIBLE_DEVICES"]
+    assert values == ["void"]

@@ -16,6 +16,7 @@ from .client import Api, Refused, User
 from .history import has_condition
 from .kinds import KINDS, Obj
 from .kubelet import RUN_SECONDS
+from .nodes import TOLERATION
 from .target import Target
 from .waiting import eventually
 
@@ -38,7 +39,7 @@ def jobset(name: str, namespace: str, seconds: float | None) -> Obj:
     }
     for item in made["spec"]["replicatedJobs"]:
         template = item["template"]["spec"]["template"]
-        template["spec"]["terminationGracePeriodSeconds"] = 3
+        template["spec"] |= {"terminationGracePeriodSeconds": 3, "tolerations": [dict(TOLERATION)]}
         if seconds is not None:
             notes = template.setdefault("metadata", {}).setdefault("annotations", {})
             notes[RUN_SECONDS] = f"{seconds:g}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from .kinds import KINDS, Obj
 from .kubelet import EXIT_CODE, RUN_SECONDS
+from .nodes import TOLERATION
 
 __all__ = ["CUDA", "container", "deployment", "job", "manifest", "namespace", "pod", "pod_spec"]
 
@@ -42,8 +43,13 @@ def container(
 def pod_spec(gpus: int, **fields: object) -> Obj:
     """A pod's spec: one container that asks for so many GPUs."""
     limits = {"nvidia.com/gpu": gpus} if gpus else None
-    # A tenth of the usual grace, so that nobody waits for processes that don't exist.
-    return {"containers": [container(limits)], "terminationGracePeriodSeconds": 3, **fields}
+    return {
+        "containers": [container(limits)],
+        # A tenth of the usual grace, so that nobody waits for processes that don't exist.
+        "terminationGracePeriodSeconds": 3,
+        "tolerations": [dict(TOLERATION)],
+        **fields,
+    }
 
 
 def _notes(seconds: float | None, exit_code: int, more: Mapping[str, str]) -> dict[str, str]:

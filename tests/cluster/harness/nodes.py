@@ -12,9 +12,13 @@ from .kinds import Obj
 from .shapes import Shape
 from .waiting import eventually
 
-__all__ = ["RUN_LABEL", "Nodes"]
+__all__ = ["RUN_LABEL", "TOLERATION", "Nodes"]
 
 RUN_LABEL = "fairslice-suite/run"
+# Keeps what waits elsewhere on the cluster off the suite's nodes. It is named as GPU nodes' own
+# taints are: tolerating those is no choice of nodes, so the suite's work still starts at once.
+_TAINT = {"key": "nvidia.com/fairslice-suite", "effect": "NoSchedule"}
+TOLERATION = {**_TAINT, "operator": "Exists"}
 _RENEW_SECONDS = 8.0
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
 
@@ -39,7 +43,8 @@ class Nodes:
             RUN_LABEL: self.run_id,
             **shape.labels,
         }
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        node: Obj = {"apiVersion": "v1", "kind": "Node", "spec": {"taints": [dict(_TAINT)]}}
+        node["metadata"] = {"name": name, "labels": labels}
         made = (await self._api.create(node)).obj
         room = {**_ROOM, **{resource: str(count) for resource, count in shape.devices.items()}}
         await self._renew(name, made["metadata"]["uid"])
@@ -59,7 +64,7 @@ class Nodes:
         self.objects[name] = await eventually(
             f"node {name} is free of lifecycle taints",
             lambda: self._api.get("Node", name),
-            lambda node: not (node.get("spec") or {}).get("taints"),
+            lambda node: [taint["key"] for taint in node["spec"]["taints"]] == [_TAINT["key"]],
         )
         return name
 

@@ -6,10 +6,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Program", "Result", "command", "free_port", "run_command"]
+__all__ = ["Program", "Result", "command", "free_port", "frozen", "run_command"]
 
 _PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 15.0
@@ -33,6 +34,16 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Stop a process, or the group of the negated number, and let it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 class Program:
     """A process with a log file; starting it again appends to the log."""
 
@@ -48,18 +59,25 @@ class Program:
         """Say whether the process lives."""
         return self._process is not None and self._process.returncode is None
 
-    async def start(self) -> None:
-        """Start the process; nothing is awaited."""
+    async def start(self, **env: str) -> None:
+        """Start the process, with so many more variables; nothing is awaited."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._env,
+                env={**self._env, **env},
                 start_new_session=True,
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have the process and its own do nothing for a while, as on a machine that hangs."""
+        assert self._process is not None
+        with frozen(-self._process.pid):
+            yield
 
     async def kill(self) -> None:
         """End the process as a crash would."""

@@ -3,17 +3,19 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from msgspec import json
+from redis.asyncio import Redis
 
 from fairslice.redis_embedded import EmbeddedRedis
 
-from .processes import Program, Result, command, free_port, run_command
+from .processes import Program, Result, command, free_port, frozen, run_command
 from .waiting import eventually
 
 __all__ = ["Fairslice"]
@@ -83,11 +85,19 @@ class Fairslice:
         await asyncio.sleep(0.5)
         await self.redis.start()
 
-    async def restart(self, program: Program) -> None:
+    @asynccontextmanager
+    async def redis_frozen(self) -> AsyncIterator[None]:
+        """Have Redis hold its connections and answer nothing for a while."""
+        async with Redis(unix_socket_path=str(self.redis.socket)) as client:
+            pid = int((await client.info("server"))["process_id"])
+        with frozen(pid):
+            yield
+
+    async def restart(self, program: Program, **env: str) -> None:
         """Kill a part, leave it dead for a moment, and start it again."""
         await program.kill()
         await asyncio.sleep(0.5)
-        await program.start()
+        await program.start(**env)
         await self.ready()
 
     async def ready(self) -> None:
