@@ -16,6 +16,7 @@ __all__ = ["Order", "TeamKey", "Waiting"]
 
 # More than any two orders differ by.
 _PINNED = 10_000_000_000
+_AGED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Waiting:
 class TeamKey(NamedTuple):
     """The place in a team's own line; smaller goes first, term by term.
 
-    `passes` is that of OrderKey, with what is pinned after what passes everyone; `held` is what
-    the user holds, in milli-GPU, where users take turns.
+    `passes` is that of OrderKey, `rank` -1 for what is pinned; `held` is what the user holds, in
+    milli-GPU, where users take turns.
     """
 
     passes: int
@@ -110,15 +111,15 @@ class Order:
             aged=self._aged(booking),
             scavenges=self._rights.scavenges(booking),
         )
-        if item.pinned and 0 < place < 4:
-            place = 1
-        elif place > 0:
-            place += 1
+        rank = booking.rank
+        if item.pinned and place < 4:
+            # Before its team's aged work and better classes, by equal right.
+            place, rank = min(place, _AGED), -1
         held = self._tally.users[booking.team, booking.user] if self._by_user else 0
         return TeamKey(
             passes=place,
             borrowed=0 if self._within_guarantee(booking) else 1,
-            rank=booking.rank,
+            rank=rank,
             order=item.turn,
             held=held,
             queued_at=booking.queued_at,

@@ -261,9 +261,13 @@ class Round:
         return min(equals, key=lambda each: self.order.in_team(self._line.first(each)))
 
     def _is_pinned(self, row: Row, level: tuple[int, int, int]) -> bool:
-        """Say whether a row is first by the lead's word, and of no lesser right than another."""
+        """Say whether a row is to have its team's turn by the lead's word.
+
+        Not that of what is urgent or passes everyone, and not by a right that it hasn't.
+        """
         assert row.key is not None
-        return level[0] > 0 and row.key[:2] <= level[:2] and self._line.first(row).pinned
+        passes, borrowed, _ = level
+        return passes >= 2 and row.key.borrowed <= borrowed and self._line.first(row).pinned
 
     def _start(self, row: Row) -> Iterator[Action]:
         want = row.want

@@ -84,6 +84,17 @@ def test_pinned_work_is_first_of_its_own_team_whatever_its_class_and_order() -> 
     assert scene.plan().released == ["serve", "moved"]
 
 
+def test_pinned_work_has_its_teams_turn_also_that_of_older_work_but_not_an_urgent_ones() -> None:
+    rules = policy(aging="1h")
+    scene = Scene([team("cv")], [node(gpus=2)], policy=rules, pinned={"pin"}, urgent={"now"})
+    scene.wait("old", "older", team="cv", at=NOW - 4000)
+    scene.wait("pin", team="cv", work_class="experiment", at=NOW - 5)
+    scene.wait("now", team="cv", work_class="experiment", at=NOW - 5)
+    plan = scene.plan()
+    assert plan.released == ["now", "pin"]
+    assert [plan.why(name).position for name in ("old", "older")] == [1, 2]
+
+
 def test_a_pin_changes_nothing_between_teams() -> None:
     scene = Scene([team("cv"), team("nlp")], [node(gpus=1)], pinned={"pin"})
     scene.wait("other", team="nlp", work_class="training", at=NOW - 500)
