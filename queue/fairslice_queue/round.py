@@ -112,6 +112,7 @@ class Round:
                 self._slate.forget(row)
         self._look_at_nodes(nodes)
         if self._thorough:
+            self._look_at_worn()
             for row in self._slate.own:
                 if row.turns:
                     self._put(self.order.key(self._line.first(row)), _Step.PUSH, row)
@@ -232,7 +233,7 @@ class Round:
             return  # it was entered again, further to the front
         del self._looking_at[want]
         row = want.top(self._key_of)
-        if row is None:
+        if row is None or want.misfit is not None:
             return
         assert row.key is not None
         if row.key > key and self._agenda and self._agenda[0][0] < row.key:
@@ -253,7 +254,7 @@ class Round:
             if other.want is not None
             and other.key is not None
             and (other.key[:3] == level or self._is_pinned(other, level))
-            and (other.want is row.want or other.want in self._looking_at)
+            and other.want.misfit is None
             and not offers.isdisjoint(other.want.offers)
         ]
         if len(equals) < 2:
@@ -342,6 +343,9 @@ class Round:
         self._added[team.name] = self._added.get(team.name, 0.0) + added
         self._slate.leave(booking.id)
         self._judge_team(team.name)
+        # By the next round it may be over, or never have come to be.
+        self._slate.nodes |= fit.place.keys()
+        self._slate.rows.update(self._line.rows_of(team.name))
         return Release(booking.id, fit.chosen, fit.place, fit.sets, option if fit.sets else None)
 
     def _look_at_nodes(self, nodes: Iterable[str]) -> None:
@@ -351,9 +355,20 @@ class Round:
             if node is None:
                 continue
             for want in self._line.wanting(node.units):
-                if want.misfit is not None and self._may_fit(want, node):
+                if want.misfit is None:
+                    continue
+                if self._thorough or self._may_fit(want, node):
                     want.misfit = None
                     self._look_at(want)
+                else:
+                    self._slate.worn.add(want)
+
+    def _look_at_worn(self) -> None:
+        """Look again at what still doesn't fit, so that the reason given is the present one."""
+        for want in self._slate.worn:
+            want.misfit = None
+            self._look_at(want)
+        self._slate.worn.clear()
 
     def _may_fit(self, want: Want, node: NodeState) -> bool:
         if not want.alone or self._slate.kept:

@@ -9,7 +9,7 @@ from fairslice.fairshare import OrderKey
 from fairslice.placement import PodNeeds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.holders import Holders
-from fairslice_queue.line import Line, Row
+from fairslice_queue.line import Line, Row, Want
 from fairslice_queue.order import Order, Waiting
 
 __all__ = ["Kept", "Slate"]
@@ -34,8 +34,9 @@ class Slate:
 
     `claims` are kept for those whose victims leave, `kept` for those who waited long; `notes`
     say so to them. `unlent` are rows that may not borrow more, by pool; `own` those whose own
-    team's lesser work may give way. `rows` and `nodes` are to be looked at in the next round;
-    `teams` are those whose work may stand elsewhere than it was told, or for another reason.
+    team's lesser work may give way; `worn` don't fit, but maybe for another reason. `rows` and
+    `nodes` are to be looked at in the next round; `teams` are those whose work may stand
+    elsewhere than it was told, or for another reason.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,7 @@ class Slate:
         self.notes: dict[str, str] = {}
         self.unlent: defaultdict[str, set[Row]] = defaultdict(set)
         self.own: set[Row] = set()
+        self.worn: set[Want] = set()
         self.rows: set[Row] = set()
         self.nodes: set[str] = set()
         self.teams: set[str] = set()
@@ -71,6 +73,8 @@ class Slate:
         if item is None:
             return
         self.teams.add(item.booking.team)
+        if booking_id in self.claims:  # what was kept for it counted as held
+            self.rows.update(self.line.rows_of(item.booking.team))
         row = self.line.drop(booking_id)
         if row is not None:
             self.rows.add(row)
