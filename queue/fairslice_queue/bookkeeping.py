@@ -74,6 +74,7 @@ class BookRequest(Struct, frozen=True, kw_only=True):
     higher standing waits; with `overflow_queue` what can't start is queued, else denied.
     `capacity` False books on caps alone, for work that the kube-scheduler places by itself.
     `spare` is booked under if the id is taken by another object, as that of copied stamps is.
+    With `max_tentative` unfinished requests of its team, nothing more starts at once.
     `passes_all` says that its class goes before all others' work, guaranteed or not.
     `queued_options` are the options of a booking that must wait, if they are fewer: what a
     gated pod asks for can't change any more. `held_up` is why `start` is False, if the caller
@@ -100,7 +101,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
     `standing` (others wait), `placement` (the queue must look at it), `lending` (others keep
     what is left; numbers only where that is known for sure), `tentative` (too many unfinished
-    requests of this team).
+    requests of this team: none of them starts at once until some have come to something).
     More causes of a release: `gone` (no such booking), `state` (not queued: `subject` is what it
     is), `invalid` (no such option, or more pods placed than booked), `group` (`subject` is the
     booking that its group could not do without).

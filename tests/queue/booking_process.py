@@ -13,6 +13,11 @@ async def book_all(url: str, worker: str, count: int, limit: int) -> int:
     option = Option(pool="a100", product="A100", mode="whole", milli=1000, units={"gpu": 1})
     async with RedisConnection.parse(url, call_seconds=10.0) as redis:
         ledger = Ledger(redis)
+        await ledger.ready()
+        # All start together, or the first would take everything.
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.readline)
 
         async def one(number: int) -> int:
             identity = f"b-{worker}-{number}"
@@ -33,7 +38,7 @@ async def book_all(url: str, worker: str, count: int, limit: int) -> int:
                 limits=Limits(pools={"a100": limit}),
                 now=1_700_000_000.0,
                 overflow_queue=False,
-                max_tentative=10_000,
+                max_tentative=100_000,
             )
             outcome = await ledger.book(request)
             if outcome.verdict is Verdict.BOOKED and number % 2 == 0:

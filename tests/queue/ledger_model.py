@@ -243,9 +243,7 @@ class Model:
                 assert outcome.option == self._told_option(entry)
                 return
         assert outcome.id == asked.id
-        if len(tentative) - (namesake is not None) >= request.max_tentative:
-            assert (outcome.verdict, outcome.cause) == (Verdict.DENIED, "tentative")
-            return
+        crowded = len(tentative) - (namesake is not None) >= request.max_tentative
         before = dict(self.entries)
         cleared = [name for name in (asked.id if same else None, namesake) if name is not None]
         self.drop(cleared)
@@ -253,7 +251,7 @@ class Model:
         given = {name: self.entries[name] for name in taken}
         self.drop(taken)
         fresh = Entry(asked, State.QUEUED, asked.pods, expires=expires, name=asked.ref.name)
-        if not self._start(fresh, request, outcome, list(given.values())):
+        if not self._start(fresh, request, outcome, list(given.values()), crowded):
             self.entries = before
             if outcome.verdict is Verdict.QUEUED:
                 assert request.overflow_queue
@@ -283,7 +281,12 @@ class Model:
         return {name: self.entries[name] for name in tentative if name not in late}
 
     def _start(
-        self, fresh: Entry, request: BookRequest, outcome: Outcome, given: list[Entry]
+        self,
+        fresh: Entry,
+        request: BookRequest,
+        outcome: Outcome,
+        given: list[Entry],
+        crowded: bool,
     ) -> bool:
         asked, pods, caps = fresh.asked, fresh.pods, request.limits
         causes = []
@@ -297,6 +300,8 @@ class Model:
             borrows = self.borrows(asked.team, option, pods, caps)
             ahead = self.ahead(asked, option, borrows=borrows, passes=request.passes_all)
             unsure = self.lending is None
+            if not cause and crowded:
+                cause = "tentative"
             if not cause and not request.start:
                 cause = "placement"
             if not cause and not covers and borrows:

@@ -172,16 +172,22 @@ async def test_an_id_of_another_team_is_refused(books: Books) -> None:
         await books.ledger.book(request(booking("b1", team="nlp")))
 
 
-async def test_unfinished_requests_starve_their_team_for_seconds_only(books: Books) -> None:
+async def test_unfinished_requests_keep_their_team_from_starting_for_seconds_only(
+    books: Books,
+) -> None:
     for n in range(3):
         await books.ledger.book(request(booking(f"b{n}", pods=2), limits(6000), max_tentative=3))
-    outcome = await books.ledger.book(request(booking("b3"), limits(6000), max_tentative=3))
+    asked = request(booking("b3"), limits(7000), max_tentative=3)
+    waits = await books.ledger.book(asked)
+    assert (waits.verdict, waits.cause) == (Verdict.QUEUED, "tentative")
+    denied = msgspec.structs.replace(asked, booking=booking("b4"), overflow_queue=False)
+    outcome = await books.ledger.book(denied)
     assert (outcome.verdict, outcome.cause) == (Verdict.DENIED, "tentative")
-    assert (outcome.used, outcome.limit) == (3, 3)
+    assert (outcome.used, outcome.limit) == (4, 3)
     other = await books.ledger.book(request(booking("c0", team="nlp"), max_tentative=3))
     assert other.verdict is Verdict.BOOKED
     later = await books.ledger.book(
-        request(booking("b4", pods=6), limits(6000), max_tentative=3, now=NOW + 10)
+        request(booking("b5", pods=6), limits(6000), max_tentative=3, now=NOW + 10)
     )
     assert later.verdict is Verdict.BOOKED
 

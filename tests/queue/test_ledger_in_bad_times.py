@@ -1,9 +1,11 @@
 """Replies that get lost, Redis that goes, comes back empty, or says nothing."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from fairslice.booking import State
 from fairslice.redis_connection import RedisConnection
 from fairslice.redis_embedded import EmbeddedRedis
-from fairslice_queue.ledger import Ledger, LedgerUnavailable, Verdict
+from fairslice_queue.ledger import BookRequest, Ledger, LedgerUnavailable, Verdict
 
 from .books import NOW, POOL, WHOLES, booking, limits, request
 from .conftest import Books
@@ -182,6 +184,44 @@ async def test_bookings_survive_a_killed_server(tmp_path: Path) -> None:
         await server.start()
         await asyncio.sleep(0.15)
         assert (await ledger.book(request(booking("b2", pods=2)))).cause == "capacity"
+        assert await ledger.audit() == []
+
+
+async def test_a_hanging_server_is_told_in_time_and_what_it_did_is_not_done_twice(
+    tmp_path: Path,
+) -> None:
+    server = EmbeddedRedis(tmp_path / "redis")
+    async with server, RedisConnection.parse(server.url) as redis:
+        ledger = Ledger(redis)
+        await ledger.rebuild(await ledger.lead(), [], {WHOLES: {"node-a": 400}})
+        await ledger.book(request(booking("first")))
+        pid = int((await redis.call(lambda client: client.info("server")))["process_id"])
+
+        def asked(number: int) -> BookRequest:
+            return request(booking(f"b{number}"), max_tentative=1000)
+
+        async def refused(number: int) -> float:
+            started = time.monotonic()
+            with pytest.raises(LedgerUnavailable):
+                await ledger.book(asked(number))
+            return time.monotonic() - started
+
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            waits = await asyncio.gather(*(refused(number) for number in range(300)))
+            assert max(waits) < 0.4, "the margin is the machine's"
+            assert await refused(300) < 0.05
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        redis.breaker.longest = 0.1
+        async with asyncio.timeout(10):
+            while not redis.available:
+                await asyncio.sleep(0.05)
+                with suppress(LedgerUnavailable):
+                    await ledger.get("first")
+        outcomes = [await ledger.book(asked(n)) for n in range(300)]
+        assert {outcome.verdict for outcome in outcomes} == {Verdict.BOOKED}
+        assert (await ledger.held("cv")).pools == {POOL: 301_000}
         assert await ledger.audit() == []
 
 

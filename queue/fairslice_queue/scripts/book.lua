@@ -15,7 +15,7 @@ local b = parse(id, request.record)
 local tentative = prefix .. 'tentative:' .. team
 
 -- What came to nothing makes room first; right by itself, so it is written at once.
-local expired = call('ZRANGEBYSCORE', tentative, '-inf', request.now)
+local expired = call('ZRANGEBYSCORE', tentative, '-inf', request.now, 'LIMIT', 0, 50)
 if #expired > 0 then
   for _, old in ipairs(expired) do
     change(find(old), nil)
@@ -58,14 +58,11 @@ if request.object ~= '' then
   end
 end
 
+-- Too many unfinished requests may hold units no longer; those who can wait are queued.
 -- (A namespace that moved between teams leaves the other team's.)
 local own = replaced and replaced.fixed.team == team
-local unfinished = call('ZCARD', tentative) - (own and 1 or 0)
-if unfinished >= request.max_tentative then
-  return answer(denied(id, {
-    cause = 'tentative', subject = team, used = unfinished, limit = request.max_tentative, asked = 1,
-  }))
-end
+local unfinished = call('ZCOUNT', tentative, '(' .. request.now, '+inf') - (own and 1 or 0)
+local crowded = unfinished >= request.max_tentative
 
 local function clear_way()
   if same then
@@ -107,6 +104,9 @@ local function hindrance(option)
   local cap, surge = check_caps(b, option, pods, request.limits)
   if cap then
     return cap, 1
+  end
+  if crowded then
+    return { cause = 'tentative', subject = team, used = unfinished, limit = request.max_tentative, asked = 1 }, 5
   end
   if not request.start then
     return { cause = 'placement', subject = option.pool, asked = asked }, 4
