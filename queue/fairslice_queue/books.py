@@ -1,6 +1,6 @@
 """The leader's mirror of the ledger, with the totals that planning reads."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from fairslice.booking import Booking
 from fairslice_queue.tally import Tally
@@ -19,6 +19,7 @@ class Books:
         self.tally = Tally()
         self._bookings: dict[str, Booking] = {}
         self._waiting: set[str] = set()
+        self._waiting_of: dict[str, int] = {}
         self._holding: dict[str, Booking] = {}
         self._changed: set[str] | None = None
         for booking in bookings:
@@ -44,6 +45,7 @@ class Books:
         self._count(booking, 1)
         if booking.state.waits:
             self._waiting.add(booking.id)
+            self._waiting_of[booking.team] = self._waiting_of.get(booking.team, 0) + 1
         elif booking.state.holds:
             self._holding[booking.id] = booking
         self._note(booking.id)
@@ -54,7 +56,11 @@ class Books:
         old = self._bookings.pop(booking_id, None)
         if old is not None:
             self._count(old, -1)
-            self._waiting.discard(booking_id)
+            if old.state.waits:
+                self._waiting.discard(booking_id)
+                self._waiting_of[old.team] -= 1
+                if not self._waiting_of[old.team]:
+                    del self._waiting_of[old.team]
             self._holding.pop(booking_id, None)
             self._note(booking_id)
         return old
@@ -62,6 +68,11 @@ class Books:
     def waiting(self) -> Iterator[Booking]:
         """Yield the bookings in line, in no order."""
         return (self._bookings[booking_id] for booking_id in self._waiting)
+
+    @property
+    def teams_waiting(self) -> Collection[str]:
+        """The teams that have work in line."""
+        return self._waiting_of.keys()
 
     def holding(self) -> Iterator[Booking]:
         """Yield the bookings that hold something."""

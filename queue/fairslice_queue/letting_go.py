@@ -25,9 +25,11 @@ async def let_go(seat: Seat) -> None:
     Raises LedgerUnavailable.
     """
     watch = seat.watch
-    for booking in list(seat.mirror.books.waiting()):
-        if _is_held(seat, booking.team):
-            continue
+    books = seat.mirror.books
+    free = {team for team in tuple(books.teams_waiting) if not _is_held(seat, team)}
+    if not free:
+        return
+    for booking in [item for item in books.waiting() if item.team in free]:
         if not booking.bound or booking.id in seat.calls.busy:
             continue
         workload = watch.workload_of(booking.id)
