@@ -276,7 +276,7 @@ class Watch(Sightings):
         classes = self.policy.classes.values()
         wanted = {key for item in classes for rule in item.match for key in rule.pod_labels}
         if not wanted <= self._reader.label_keys:
-            self._reader.label_keys |= wanted
+            self._reader.keep_labels(wanted)
             self._jobs.look_again()
             self._pods.look_again()
             self._custom.look_again()

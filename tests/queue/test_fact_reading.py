@@ -103,7 +103,7 @@ def test_unlike_jobs_share_nothing_that_differs() -> None:
 def test_labels_that_the_policy_goes_by_are_kept() -> None:
     reader = FactReader()
     assert "team-tool" not in read(reader, job()).labels
-    reader.label_keys = frozenset(("team-tool", "job-name"))
+    reader.keep_labels(("team-tool", "job-name"))
     facts = read(reader, job())
     assert facts.labels == {stamps.STATE: "queued", "team-tool": "train"}
     assert facts.template.labels == {"job-name": "train"}
