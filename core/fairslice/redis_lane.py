@@ -103,7 +103,11 @@ class Lane:
         call = _Call(script, arguments, loop.create_future(), probe)
         self._outbox.append(call)
         if self._flush is None:
-            self._flush = loop.call_soon(self._send)
+            if self._link is not None and not self._link.waiting:
+                # Alone so far: why wait? Those who come while it is under way go together.
+                self._send()
+            else:
+                self._flush = loop.call_soon(self._send)
         return await call.future
 
     async def aclose(self) -> None:

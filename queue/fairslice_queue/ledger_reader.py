@@ -11,7 +11,7 @@ from fairslice_queue.ledger_scripts import LedgerScripts, decode_reply
 __all__ = ["LedgerReader"]
 
 _CHUNK = 200
-_CHANGES_AT_MOST = 1000
+_CHANGES_AT_MOST = 250
 # Not as short as a booking, on a busy machine.
 _LONG_SECONDS = 2.0
 
@@ -139,9 +139,7 @@ class LedgerReader:
                 return
 
     async def _changes(self, after: str) -> tuple[Change, ...] | None:
-        reply = await self._scripts.run(
-            "changes", {"after": after, "most": _CHANGES_AT_MOST}, seconds=_LONG_SECONDS
-        )
+        reply = await self._scripts.run("changes", {"after": after, "most": _CHANGES_AT_MOST})
         head = decode_reply(reply[0])
         if head.gone:
             return None
