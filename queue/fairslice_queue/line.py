@@ -19,7 +19,7 @@ from itertools import islice
 from fairslice import messages
 from fairslice.booking import Option
 from fairslice.fairshare import OrderKey
-from fairslice.placement import GangNeeds, Misfit, PodNeeds
+from fairslice.placement import Misfit, PodNeeds
 from fairslice_queue.caps import Excess
 from fairslice_queue.order import Order, TeamKey, Waiting
 
@@ -28,9 +28,9 @@ __all__ = ["Line", "Row", "Want"]
 _Entry = tuple[OrderKey, int, "Row"]
 _Turn = tuple[int, float, str]
 
-# What is different between two rows of one team: shape and run time, class, user, rollout,
-# urgency, and whether they can't be looked at.
-_RowKey = tuple[bytes, float, str, str, str, str, int, bool, bool]
+# What is different between two rows of one team: shape, class, user, rollout, rank, urgency, and
+# whether they can't be looked at.
+_RowKey = tuple[bytes, str, str, str, str, int, bool, bool]
 
 
 class Row:
@@ -47,7 +47,6 @@ class Row:
         "idle",
         "key",
         "own",
-        "shape",
         "team",
         "timed",
         "turns",
@@ -55,9 +54,8 @@ class Row:
         "want",
     )
 
-    def __init__(self, team: str, shape: tuple[bytes, float], *, idle: bool) -> None:
+    def __init__(self, team: str, *, idle: bool) -> None:
         self.team = team
-        self.shape = shape
         self.idle = idle
         self.turns: list[_Turn] = []
         self.want: Want | None = None
@@ -123,11 +121,6 @@ class Want:
         return self.sample.needs
 
     @property
-    def alone(self) -> bool:
-        """Say whether it is for one pod, which fits as soon as one node has room."""
-        return self.sample.booking.pods == 1 and not isinstance(self.needs, GangNeeds)
-
-    @property
     def rows(self) -> Iterable[Row]:
         """All its rows, in no order."""
         return self._rows
@@ -168,7 +161,7 @@ class Line:
     def __init__(self) -> None:
         self._items: dict[str, tuple[Waiting, Row]] = {}
         self._rows: dict[str, dict[_RowKey, Row]] = {}
-        self._wants: dict[tuple[bytes, float, tuple[int, ...]], Want] = {}
+        self._wants: dict[tuple[bytes, tuple[int, ...]], Want] = {}
         self._by_offer: defaultdict[str, set[Want]] = defaultdict(set)
         self._later: list[tuple[float, str]] = []
 
@@ -232,7 +225,7 @@ class Line:
             rows = self._rows.setdefault(booking.team, {})
             row = rows.get(key)
         if row is None:
-            row = rows[key] = Row(booking.team, (item.shape, item.runtime), idle=idle)
+            row = rows[key] = Row(booking.team, idle=idle)
         insort(row.turns, turn)
         self._items[booking.id] = (item, row)
         return row if row.turns[0] is turn or row.first == booking.id else None
@@ -305,7 +298,7 @@ class Line:
         return sum(len(row.turns) for row in self.rows_of(team))
 
     def _want(self, item: Waiting, open_: tuple[int, ...]) -> Want:
-        key = (item.shape, item.runtime, open_)
+        key = (item.shape, open_)
         want = self._wants.get(key)
         if want is None:
             want = self._wants[key] = Want(item, open_)
@@ -319,7 +312,7 @@ class Line:
             return
         want.drop(row)
         if not want._rows:
-            del self._wants[want.sample.shape, want.sample.runtime, want.open]
+            del self._wants[want.sample.shape, want.open]
             for offer in want.offers:
                 self._by_offer[offer].discard(want)
                 if not self._by_offer[offer]:
@@ -328,7 +321,7 @@ class Line:
 
 def _row_key(item: Waiting, *, idle: bool) -> _RowKey:
     booking = item.booking
-    return (item.shape, item.runtime, booking.work_class, booking.user, booking.group,
+    return (item.shape, booking.work_class, booking.user, booking.group,
             booking.group_revision, booking.rank, item.urgent, idle)  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from fairslice import messages
 from fairslice.booking import Booking, Option
 from fairslice.fairshare import OrderKey, entry_penalty
 from fairslice.periods import moment_text
-from fairslice.placement import Misfit, NodeState, Placement, fits_on, place
+from fairslice.placement import GangNeeds, Misfit, NodeState, Placement, fits_on, place
 from fairslice.policy import WorkClass
 from fairslice.team import Team
 from fairslice.v1alpha1.policy import Preempts
@@ -37,6 +37,9 @@ __all__ = ["Round"]
 
 # For so many of those who come first, nodes are kept; whoever is behind them waits behind them.
 _MOST_KEPT = 32
+_MOST_WORN = 32
+_BACKFILL_ROWS = 50
+_BACKFILL_TURNS = 20
 
 
 @dataclass(slots=True)
@@ -130,6 +133,8 @@ class Round:
                     yield from self._serve(thing, key)
                 case Want():
                     yield from self._keep_for(thing)
+        if self._thorough:
+            yield from self._backfill()
 
     # Rows: what of them is open.
 
@@ -292,7 +297,12 @@ class Round:
 
     def _place(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Placement | Misfit:
         """Find room now, minding the nodes that are kept for those who go before."""
-        with self._lifted(item, key):
+        lifted = [
+            kept
+            for kept in self._slate.kept.values()
+            if key < kept.key or kept.reserve.booking == item.booking.id
+        ]
+        with self._lifted(lifted):
             fit = self._place_in(self._room.now, item, open_)
         if isinstance(fit, Placement):
             for booking_id, kept in list(self._slate.kept.items()):
@@ -304,15 +314,8 @@ class Round:
         return fit
 
     @contextmanager
-    def _lifted(self, item: Waiting, key: OrderKey) -> Iterator[None]:
-        """Give back what is kept for whoever goes later, or won't need it before the work ends."""
-        lifted = [
-            kept
-            for kept in self._slate.kept.values()
-            if key < kept.key
-            or kept.reserve.booking == item.booking.id
-            or (item.runtime > 0 and kept.by is not None and self._now + item.runtime <= kept.by)
-        ]
+    def _lifted(self, lifted: Sequence[Kept]) -> Iterator[None]:
+        """Give back for a while what is kept for others."""
         for kept in lifted:
             self._room.take(kept.needs, kept.option, kept.reserve.place, sign=-1)
         try:
@@ -354,26 +357,31 @@ class Round:
             node = self._room.now.get(name)
             if node is None:
                 continue
+            if self._slate.kept:
+                node = self._as_if_nothing_were_kept(node)
             for want in self._line.wanting(node.units):
                 if want.misfit is None:
                     continue
-                if self._thorough or self._may_fit(want, node):
+                if _may_fit(want, node):
                     want.misfit = None
                     self._look_at(want)
                 else:
                     self._slate.worn.add(want)
 
+    def _as_if_nothing_were_kept(self, node: NodeState) -> NodeState:
+        free = node.copy()
+        for kept in self._slate.kept.values():
+            pods = kept.reserve.place.get(node.name, 0)
+            if pods:
+                free.take(kept.needs, kept.option.offers, -pods)
+        return free
+
     def _look_at_worn(self) -> None:
-        """Look again at what still doesn't fit, so that the reason given is the present one."""
-        for want in self._slate.worn:
+        """Look again at some that still don't fit, so that the reason given is the present one."""
+        for _ in range(min(len(self._slate.worn), _MOST_WORN)):
+            want = self._slate.worn.pop()
             want.misfit = None
             self._look_at(want)
-        self._slate.worn.clear()
-
-    def _may_fit(self, want: Want, node: NodeState) -> bool:
-        if not want.alone or self._slate.kept:
-            return True
-        return any(fits_on(want.needs, option, node) for option in want.options)
 
     # Claims: those for whom others leave.
 
@@ -603,6 +611,45 @@ class Round:
         nodes = {name: now[name] for name in kept.place if name in now}
         return free_by(nodes, self._slate.holders, fits, self._now)
 
+    # Filling the time until kept nodes are needed.
+
+    def _backfill(self) -> Iterator[Release]:
+        """Start what will have ended, by its own word, before nodes are needed that are kept.
+
+        Of each kind, so many of the first are asked (Slurm's bf_max_job_test bounds it alike).
+        """
+        kept = [each for each in self._slate.kept.values() if each.by is not None]
+        offers = {key for each in kept for key in self._offers_on(each.reserve.place)}
+        for want in list(self._line.wanting(offers)):
+            rows = (row for row in want.rows if row.key is not None)
+            first = heapq.nsmallest(_BACKFILL_ROWS, rows, key=lambda row: (row.key, row.team))
+            for row in first:
+                if want.misfit is not None:
+                    yield from self._backfill_from(row, want, kept)
+
+    def _backfill_from(self, row: Row, want: Want, kept: Sequence[Kept]) -> Iterator[Release]:
+        team = self._scene.teams.named(row.team)
+        turns = [each[2] for each in row.turns[:_BACKFILL_TURNS]]
+        for item in map(self._line.get, turns):
+            if team is None or item is None or not item.runtime or row.want is not want:
+                continue
+            end = self._now + item.runtime
+            lifted = [each for each in kept if each.by is not None and end <= each.by]
+            if not lifted or item.booking.id in self._slate.kept:
+                continue
+            if tuple(self._caps(item, team).eligible) != want.open:
+                return
+            with self._lifted(lifted):
+                fit = self._place_in(self._room.now, item, want.open)
+            if isinstance(fit, Placement):
+                yield self._release(item, team, fit)
+
+    def _offers_on(self, nodes: Iterable[str]) -> Iterator[str]:
+        for name in nodes:
+            node = self._room.now.get(name)
+            if node is not None:
+                yield from node.units
+
     # What changes as the round goes on.
 
     def _count(self, booking: Booking, option: Option, sign: int = 1) -> None:
@@ -634,6 +681,13 @@ class Round:
     def _put(self, key: OrderKey, step: _Step, thing: Row | Want | str) -> None:
         self._entries += 1
         heapq.heappush(self._agenda, (key, step, self._entries, thing))
+
+
+def _may_fit(want: Want, node: NodeState) -> bool:
+    """Say whether a node could help: it has room for at least one of the pods."""
+    if isinstance(want.needs, GangNeeds):
+        return True
+    return any(fits_on(want.needs, option, node) for option in want.options)
 
 
 def _rule(contender: Contender, victim: Booking, *, scavenged: bool) -> str:
