@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import DecodeError, Struct, json
 
 from fairslice import stamps
 from fairslice.device_claims import (
+    ClaimSpec,
     DeviceClass,
     Devices,
     ResourceClaim,
@@ -15,7 +16,8 @@ from fairslice.device_claims import (
 )
 from fairslice.kube.client import KubeClient
 from fairslice.kube.errors import ApiError, NotFound
-from fairslice.kube.reflector import Reflector
+from fairslice.kube.objects import ObjectMeta
+from fairslice.kube.reflector import FactReflector, Key, Reflector
 
 __all__ = ["DeviceWatch"]
 
@@ -25,6 +27,8 @@ _GROUP = "/apis/resource.k8s.io"
 _READABLE = ("v1", "v1beta2", "v1beta1")
 _ABSENT_SECONDS = 60.0
 _RETRY_SECONDS = 2.0
+_SPECS_KEPT = 1024
+_OURS = (stamps.USER_PREFIX, stamps.SYSTEM)
 
 
 class _Version(Struct, frozen=True):
@@ -35,12 +39,20 @@ class _Group(Struct, frozen=True):
     versions: tuple[_Version, ...] = ()
 
 
+class _SeenClaim(Struct, frozen=True):
+    """A claim without what its allocation changes, and what others write on it."""
+
+    where: Key
+    uid: str
+    claim: ResourceClaim
+
+
 class DeviceWatch:
     """Keeps `devices` up to date; run it as a task.
 
     `synced` is set once all was listed, or it is sure that there is nothing to list. `changed`
     is called, without arguments, after each change of what counts; `claim_changed` with the old
-    and the new state of every claim.
+    and the new state of a claim that changed in its stamps, came or went.
     """
 
     def __init__(
@@ -55,7 +67,8 @@ class DeviceWatch:
         self._claim_changed = claim_changed
         self._devices: Devices | None = Devices()
         self._classes: Reflector[DeviceClass] | None = None
-        self._claims: Reflector[ResourceClaim] | None = None
+        self._claims: FactReflector[_SeenClaim] | None = None
+        self._specs: dict[ClaimSpec, ClaimSpec] = {}
         self._templates: Reflector[ResourceClaimTemplate] | None = None
 
     @property
@@ -67,7 +80,7 @@ class DeviceWatch:
             assert self._templates is not None
             self._devices = Devices.build(
                 self._classes.store.values(),
-                self._claims.store.values(),
+                [seen.claim for seen in self._claims.store.values()],
                 self._templates.store.values(),
             )
         return self._devices
@@ -76,7 +89,9 @@ class DeviceWatch:
         """Look for the API, then follow it, forever."""
         root = f"{_GROUP}/{await self._version()}"
         self._classes = Reflector(self._client, f"{root}/deviceclasses", DeviceClass)
-        self._claims = Reflector(self._client, f"{root}/resourceclaims", ResourceClaim)
+        self._claims = FactReflector(
+            self._client, f"{root}/resourceclaims", ResourceClaim, self._seen
+        )
         self._templates = Reflector(
             self._client, f"{root}/resourceclaimtemplates", ResourceClaimTemplate
         )
@@ -112,16 +127,44 @@ class DeviceWatch:
                 pause = _RETRY_SECONDS
             await asyncio.sleep(pause)
 
-    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+    def _seen(self, claim: ResourceClaim) -> _SeenClaim:
+        meta = claim.metadata
+        if len(self._specs) >= _SPECS_KEPT:
+            self._specs.clear()
+        return _SeenClaim(
+            where=Key(meta.namespace, meta.name),
+            uid=meta.uid,
+            claim=ResourceClaim(
+                metadata=ObjectMeta(
+                    name=meta.name,
+                    namespace=meta.namespace,
+                    uid=meta.uid,
+                    creation_timestamp=meta.creation_timestamp,
+                    labels=_ours(meta.labels),
+                    annotations=_ours(meta.annotations),
+                ),
+                # Most claims are made from a few templates.
+                spec=self._specs.setdefault(claim.spec, claim.spec),
+            ),
+        )
+
+    def _on_claim(self, old: _SeenClaim | None, new: _SeenClaim | None) -> None:
+        before = old.claim if old is not None else None
+        now = new.claim if new is not None else None
         if self._claim_changed is not None:
-            self._claim_changed(old, new)
-        # Allocation changes a claim's status all the time; what it asks for never changes.
-        if old is None or new is None or _booked(old) != _booked(new):
+            self._claim_changed(before, now)
+        # What a claim asks for never changes.
+        if before is None or now is None or _booked(before) != _booked(now):
             self._mark()
 
     def _mark(self) -> None:
         self._devices = None
         self._changed()
+
+
+def _ours(strings: Mapping[str, str] | None) -> dict[str, str] | None:
+    kept = {key: text for key, text in (strings or {}).items() if key.startswith(_OURS)}
+    return kept or None
 
 
 def _booked(claim: ResourceClaim) -> bool:
