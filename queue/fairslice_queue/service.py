@@ -171,6 +171,8 @@ class _Queue:
                     await self._mirror.load()
                     loaded = True
                 await self._mirror.follow(1.0)
+                if not self._election.leading:
+                    self._watch.stand_by(self._mirror.books)
             except LedgerUnavailable:
                 loaded = False
                 await asyncio.sleep(1.0)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import TypeVar
 
 from fairslice.kube.reflector import Key
@@ -96,6 +96,16 @@ class Sightings:
         """Mark all pods with GPUs that carry no stamp to be looked at (again)."""
         for pod in self.strange_pods:
             self.strangers[pod.uid] = pod.key
+
+    def stand_by(self, books: Container[str]) -> None:
+        """Drop what only a leader would act on, and who comes to lead looks at all of anyway.
+
+        Replicas that never lead would collect it for as long as they run.
+        """
+        self.dirty.clear()
+        self.strangers.clear()
+        self.detached = {ended for ended in self.detached if ended[0] in books}
+        self.disrupted = {key: why for key, why in self.disrupted.items() if key in books}
 
     def see_workload(self, old: WorkloadFacts | None, new: WorkloadFacts | None) -> None:
         """Take in a workload's change: what was known of it, and what is now."""

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from fairslice import stamps
+from fairslice.booking import State
 from fairslice.kube.reflector import Key
 from fairslice.placement import PodNeeds
+from fairslice_queue.books import Books
 from fairslice_queue.facts import PodFacts
 from fairslice_queue.sightings import Sightings
 
+from .plans import booking
 from .test_reconcile import pod as a_pod
 from .test_reconcile import work
 
@@ -122,6 +125,19 @@ async def test_disruption_is_news_once(seen: Seen) -> None:
     seen.see_pod(hit, pod(booking="b1", disruption="DeletionByTaintManager", phase="Failed"))
     assert not seen.disrupted
     assert seen.disrupted_pods == {"cv/p": "DeletionByTaintManager"}
+
+
+async def test_a_replica_that_stands_by_collects_nothing_that_is_over(seen: Seen) -> None:
+    books = Books([booking("b1", state=State.RUNNING)])
+    for name in ("b1", "b2"):
+        seen.see_pod(None, pod(name, booking=name, stamp=name))
+        seen.see_pod(pod(name, booking=name, stamp=name), None)
+    seen.see_pod(None, bare())
+    seen.stand_by(books)
+    assert not seen.dirty
+    assert not seen.strangers
+    assert seen.detached == {("b1", "b1")}
+    assert [facts.name for facts in seen.strange_pods] == ["p"]
 
 
 async def test_pods_of_a_booking_that_end_or_go_are_detached(seen: Seen) -> None:
