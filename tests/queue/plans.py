@@ -177,6 +177,7 @@ class Scene:
             item,
             needs,
             shape,
+            runtime=self.runtimes.get(item.id, 0.0),
             not_before=self.not_before.get(item.id, 0.0),
             order=self.orders.get(item.id, 0),
             pinned=item.id in self.pinned,

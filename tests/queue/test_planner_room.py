@@ -87,3 +87,61 @@ def test_a_reservation_pushes_nobody_out() -> None:
     plan = scene.plan()
     assert plan.pushed == []
     assert "gang" in plan.kept
+
+
+def _half_taken() -> Scene:
+    """A gang that waited long will have its node in 500 seconds; half of the node is free."""
+    scene = Scene([team("cv"), team("nlp")], [node("n1", 4)], runtimes={"a": 3600.0})
+    scene.hold("a", team="nlp", gpus=2, ran=3100)
+    scene.wait("gang", team="cv", gpus=4, at=NOW - 6000)
+    return scene
+
+
+def test_work_that_says_it_ends_in_time_fills_the_wait_for_kept_nodes() -> None:
+    scene = _half_taken()
+    scene.runtimes |= {"quick": 499.0, "slow": 501.0}
+    scene.wait("slow", "silent", "quick", team="nlp", at=NOW - 5)
+    plan = scene.plan()
+    assert plan.kept["gang"].place == {"n1": 1}
+    assert plan.released == ["quick"]
+
+
+def test_no_more_fills_kept_nodes_than_there_is_room_for() -> None:
+    scene = _half_taken()
+    names = [f"quick{n}" for n in range(5)]
+    scene.runtimes |= dict.fromkeys(names, 60.0)
+    scene.wait(*names, team="nlp", at=NOW - 5)
+    assert scene.plan().released == ["quick0", "quick1"]
+
+
+def test_nothing_fills_nodes_of_which_nobody_knows_when_they_are_free() -> None:
+    scene = _half_taken()
+    scene.runtimes = {"quick": 60.0}
+    scene.wait("quick", team="nlp", at=NOW - 5)
+    assert scene.plan().released == []
+    scene.runtimes["a"] = 3000.0  # it has run longer than it said, and may go on
+    assert scene.plan().released == []
+
+
+def test_small_work_that_keeps_its_word_does_not_starve_a_gang() -> None:
+    """It starts within reserveAfter plus the longest declared run time, whatever comes behind."""
+    longest, after = 90.0, 60.0
+    scene = Scene([team("cv"), team("nlp")], [node("n1", 4)], policy=policy(reserveAfter="60s"))
+    scene.wait("gang", team="cv", gpus=4, at=NOW)
+    started, now, number = 0.0, NOW, 0
+    while now < NOW + 1000 and not started:
+        scene.holding = [
+            held for held in scene.holding if now - held.since < scene.runtimes[held.id]
+        ]
+        while sum(b.team == "nlp" for b in scene.waiting) < 6:
+            number += 1
+            name = f"small{number}"
+            scene.runtimes[name] = (10.0, 30.0, longest)[number % 3]
+            scene.wait(name, team="nlp", at=now)
+        plan = scene.plan(now)
+        if "gang" in plan.released:
+            started = now
+        scene.claims.clear()
+        scene.act([item for item in plan if not isinstance(item, Reserve)], now)
+        now += 1
+    assert 0 < started <= NOW + after + longest + 1
