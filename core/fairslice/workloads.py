@@ -5,6 +5,7 @@ fields, and how kubernetes-sigs/kueue's integrations of the same kinds read them
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -30,9 +31,11 @@ from fairslice.pod_sets import (
 
 __all__ = [
     "ADAPTERS",
+    "MOST_SETS",
     "Adapter",
     "End",
     "PodSet",
+    "TooManySets",
     "WorkloadError",
     "adapter_for",
     "adapter_of_kind",
@@ -52,6 +55,13 @@ class End(Struct, frozen=True):
 
 
 _GOES_ON = End()
+
+MOST_SETS = 256
+"""Pod sets that are looked through; more are made by nobody who wants an answer."""
+
+
+class TooManySets(WorkloadError):
+    """An object of more pod sets than are looked through."""
 
 
 class Adapter(Struct, frozen=True, kw_only=True):
@@ -73,9 +83,13 @@ class Adapter(Struct, frozen=True, kw_only=True):
     def pod_sets(self, obj: _Object) -> tuple[PodSet, ...]:
         """Read the pods that an object will make. Sets of no pods are left out.
 
-        Raises WorkloadError for an object that isn't shaped as its kind.
+        Raises WorkloadError for an object that isn't shaped as its kind, TooManySets for one
+        that is too large.
         """
-        return tuple(decoded(found, obj) for found in self.find(obj) if found.count > 0)
+        sets = list(islice(self.find(obj), MOST_SETS + 1))
+        if len(sets) > MOST_SETS:
+            raise TooManySets(f"more than {MOST_SETS} pod sets")
+        return tuple(decoded(found, obj) for found in sets if found.count > 0)
 
     def is_suspended(self, obj: _Object) -> bool:
         """Say whether the object is suspended."""

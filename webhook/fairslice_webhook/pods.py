@@ -28,6 +28,7 @@ from fairslice_webhook.pod_edits import (
 from fairslice_webhook.pod_outcomes import attached_unasked, rewritten
 from fairslice_webhook.pod_plan import PodPlan, wanted_priority
 from fairslice_webhook.review import Review
+from fairslice_webhook.sizes import excess
 from fairslice_webhook.subject import Notes, Subject
 from fairslice_webhook.view import Call, View
 
@@ -45,6 +46,9 @@ def decide_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
     if _MIRROR in (meta.annotations or {}) and "system:nodes" in (review.user_info.groups or ()):
         return Answer()
     subject = Subject.of(review, meta, view, call)
+    if too_much := excess((spec,)):
+        enforces = subject.enforces_anything
+        return Answer(denial=Denial(too_much, 422, "Invalid")) if enforces else Answer()
     notes = Notes(subject)
     gpu = any(holds_gpu(container) for _, container in containers_of(spec))
     gpu = gpu or takes_devices(spec, view)

@@ -22,6 +22,7 @@ from fairslice_webhook.gpu_work import Refusal, assess, book_request, read
 from fairslice_webhook.judgement import never_fits, presume, reason
 from fairslice_webhook.lints import lints
 from fairslice_webhook.review import Review
+from fairslice_webhook.sizes import excess
 from fairslice_webhook.subject import Notes, Subject
 from fairslice_webhook.view import Call, View
 
@@ -64,6 +65,8 @@ def decide_replicas(review: Review, view: View, call: Call) -> Decision:
     if team is None or subject.work_off or subject.controller is not None:
         return Answer()
     template = new.spec.template
+    if excess((template.spec,)):
+        return Answer()  # its pods are refused
     try:
         ask = read(subject, template.spec, template.metadata.annotations)
         if not ask.is_gpu:

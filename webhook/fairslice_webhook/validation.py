@@ -18,6 +18,7 @@ from fairslice_webhook.guards import breaches
 from fairslice_webhook.hiding import containers_of, hide_container, hide_pod, holds_gpu
 from fairslice_webhook.pod_edits import is_gated, read_assignment
 from fairslice_webhook.review import Review
+from fairslice_webhook.sizes import excess
 from fairslice_webhook.subject import Subject
 from fairslice_webhook.view import Call, View
 from fairslice_webhook.workloads import Workload
@@ -33,6 +34,9 @@ def validate_pod(review: Review, pod: Pod, view: View, call: Call) -> Decision:
     if view.policy.is_exempt(review.namespace, spec.service_account_name):
         return _STORED
     subject = Subject.of(review, meta, view, call)
+    if too_much := excess((spec,)):
+        enforces = subject.enforces_anything
+        return Answer(denial=Denial(too_much, 422, "Invalid")) if enforces else _STORED
     if (
         subject.modes.hide is Mode.ENFORCE
         and hide_pod(spec, view.policy.hiding, view.given_by_claims).ops

@@ -20,6 +20,7 @@ from fairslice_webhook.lead_marks import mark_words, marked
 from fairslice_webhook.patching import Op, map_ops
 from fairslice_webhook.pod_updates import class_kept, restored
 from fairslice_webhook.review import Review
+from fairslice_webhook.sizes import excess
 from fairslice_webhook.subject import Subject
 from fairslice_webhook.view import Call, View
 from fairslice_webhook.workloads import Workload
@@ -33,8 +34,10 @@ _HELD = State.HELD.value.lower()
 def decide_workload_update(review: Review, adapter: Adapter, view: View, call: Call) -> Answer:
     """Decide on a change of a workload."""
     try:
-        new = Workload.read(adapter, review.object)
         old = Workload.read(adapter, review.old_object)
+        new = _read_new(review, adapter, old, view)
+    except Refusal as refusal:
+        return Answer(denial=refusal.denial)
     except (WorkloadError, msgspec.DecodeError) as error:
         return Answer((), (messages.line(f"not read: {error}"),))
     subject = Subject.of(review, new.meta, view, call)
@@ -82,6 +85,25 @@ def decide_workload_update(review: Review, adapter: Adapter, view: View, call: C
         ops += replacement_ops(adapter, new.obj, old.obj)
     ops += _template_ops(new, old)
     return Answer(tuple(ops), tuple(warnings))
+
+
+def _read_new(review: Review, adapter: Adapter, old: Workload, view: View) -> Workload:
+    """Read a changed workload.
+
+    Raises Refusal where one that is in the books could be read before and can't be now,
+    WorkloadError, msgspec.DecodeError.
+    """
+    modes = view.modes(view.teams.of(review.namespace))
+    counts = old.managed and Mode.ENFORCE in (modes.quota, modes.queue)
+    try:
+        new = Workload.read(adapter, review.object)
+    except WorkloadError as error:
+        if counts and review.user not in view.own_users:
+            raise Refusal(messages.line(f"not read: {error}"), 422, "Invalid") from None
+        raise
+    if counts and (too_much := excess(item.template.spec for item in new.pod_sets)):
+        raise Refusal(too_much, 422, "Invalid")
+    return new
 
 
 def _turn(new: Workload, old: Workload, kind: str) -> tuple[State | None, str]:

@@ -20,7 +20,14 @@ from fairslice.options import describe
 from fairslice.pod_sets import at_pointer, metadata_ops
 from fairslice.policy import Team
 from fairslice.v1alpha1.scalars import Mode
-from fairslice.workloads import Adapter, PodSet, WorkloadError, adapter_for
+from fairslice.workloads import (
+    MOST_SETS,
+    Adapter,
+    PodSet,
+    TooManySets,
+    WorkloadError,
+    adapter_for,
+)
 from fairslice_queue.ledger import BookRequest, Held, Outcome, Verdict
 from fairslice_webhook.decision import Answer, AuditRecord, Book, Decision, Denial, Peek
 from fairslice_webhook.gpu_work import GpuWork, Refusal, assess, book_request, read
@@ -30,6 +37,7 @@ from fairslice_webhook.lints import lints
 from fairslice_webhook.patching import Op, add, map_ops
 from fairslice_webhook.pod_edits import assignment_text, foreign_stamps
 from fairslice_webhook.review import Review
+from fairslice_webhook.sizes import excess
 from fairslice_webhook.subject import Notes, Subject
 from fairslice_webhook.view import Call, View
 
@@ -214,9 +222,13 @@ def decide_workload(review: Review, adapter: Adapter, view: View, call: Call) ->
     """Decide on the creation of a workload of a suspendable kind."""
     try:
         workload = Workload.read(adapter, review.object)
+    except TooManySets:
+        return _too_large(review, view, messages.too_many("pod sets", MOST_SETS, "make it several"))
     except (WorkloadError, msgspec.DecodeError) as error:
         # The API server refuses it in better words than ours.
         return Answer((), (messages.line(f"not read: {error}"),))
+    if too_much := excess(item.template.spec for item in workload.pod_sets):
+        return _too_large(review, view, too_much)
     subject = Subject.of(review, workload.meta, view, call)
     team = subject.team
     queued_kind = adapter.kind.kind in view.queued_kinds and adapter.suspend
@@ -238,6 +250,14 @@ def decide_workload(review: Review, adapter: Adapter, view: View, call: Call) ->
         told = (messages.pods_one_by_one(adapter.kind.kind),) if members else ()
         return replace(_cleaned(subject, workload), warnings=told)
     return _decide(plan)
+
+
+def _too_large(review: Review, view: View, why: str) -> Answer:
+    """Refuse what can't be looked through; where nothing is enforced, its pods are left alone."""
+    modes = view.modes(view.teams.of(review.namespace))
+    if Mode.ENFORCE in (modes.quota, modes.queue):
+        return Answer(denial=Denial(why, 422, "Invalid"))
+    return Answer()
 
 
 def _members(subject: Subject, workload: Workload) -> tuple[Member, ...]:

@@ -21,6 +21,7 @@ __all__ = [
     "pod_group_size",
     "resource_invalid",
     "template_changed",
+    "too_many",
     "try_again",
     "unbooked",
 ]
@@ -140,6 +141,11 @@ def template_changed() -> str:
         "the GPU request of queued work can't be changed, its place in line was given for it: "
         "delete it and submit it again"
     )
+
+
+def too_many(what: str, most: int, way_out: str) -> str:
+    """Deny: more parts than can be looked through while the API server waits."""
+    return line(f"more than {most} {what}: as many are not looked through, {way_out}")
 
 
 def try_again() -> str:
