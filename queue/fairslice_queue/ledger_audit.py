@@ -19,6 +19,7 @@ _RECOUNTED = (
     "lingering:",
     "group:",
     "surging:",
+    "keeping",
     "deadlines",
     "objects",
 )
@@ -177,5 +178,7 @@ def _entries(identity: str, live: Live, booking: Booking) -> Iterator[tuple[str,
         for option in booking.options:
             for line in lines_of(option):
                 yield f"waiting:{line}", identity, "-1" if live.lifted else str(booking.rank)
+    if live.kept is not None:
+        yield "keeping", identity, str(live.keeps)
     if live.surge:
         yield f"surging:{booking.team}", identity, "0"

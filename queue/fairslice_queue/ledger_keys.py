@@ -23,6 +23,7 @@ class LedgerKeys:
     | placed:OFFER            | hash   | node → units placed                              |
     | capacity:OFFER          | hash   | node → allocatable units                         |
     | kept:OFFER              | hash   | node → units kept for bookings that wait         |
+    | keeping                 | hash   | id that units are kept for → option              |
     | free:OFFER              | zset   | node by units neither placed nor kept            |
     | offers, offered         | set, hash | offers published; offer → units in all        |
     | lending:POOL            | hash   | what others may borrow: lending.lua says how     |

@@ -92,16 +92,13 @@ class LedgerLeader(LedgerReader):
             "publish_lending", {"epoch": epoch, "lending": lending}, seconds=_LONG_SECONDS
         )
 
-    async def keep(self, epoch: int, keeps: Mapping[str, Keep | None]) -> None:
-        """Keep units for bookings that wait, or (None) no longer, by id.
+    async def keep(self, epoch: int, keeps: Mapping[str, Keep]) -> None:
+        """Keep units for these waiting bookings, by id, and no longer for any others.
 
         Nobody starts on them at once; releases may use them, since who releases knows of them.
         Who has units kept stands in nobody's way any more. Ends with release and requeue.
         """
-        ids = list(keeps)
-        for start in range(0, len(ids), _RELEASES):
-            chunk = {one: keeps[one] for one in ids[start : start + _RELEASES]}
-            await self._scripts.run("keep", {"epoch": epoch, "keeps": chunk})
+        await self._scripts.run("keep", {"epoch": epoch, "keeps": keeps})
 
     async def release(
         self,

@@ -445,14 +445,17 @@ class LedgerMachine(RuleBasedStateMachine):
         if entry and entry.state is State.QUEUED:
             self.model.entries[identity] = replace(entry, lifted=lifted)
 
-    @rule(data=st.data(), place=PLACES, last=st.booleans(), told=st.sampled_from([1, 1, 1, 0]))
-    def keep(self, data: st.DataObject, place: dict[str, int], last: bool, told: int) -> None:
-        identity = self.pick(data, lambda entry: entry.state is State.QUEUED)
-        entry = self.model.entries.get(identity)
-        chosen = len(entry.asked.options) - 1 if entry and last else 0
-        keep = Keep(chosen=chosen, place=place) if told else None
-        self.run(self.ledger.keep(self.epoch, {identity: keep}))
-        if entry and entry.state is State.QUEUED:
+    @rule(data=st.data(), places=st.lists(PLACES, max_size=2), last=st.booleans())
+    def keep(self, data: st.DataObject, places: list[dict[str, int]], last: bool) -> None:
+        keeps: dict[str, Keep] = {}
+        for place in places:
+            identity = self.pick(data, lambda entry: entry.state is State.QUEUED)
+            entry = self.model.entries.get(identity)
+            chosen = len(entry.asked.options) - 1 if entry and last else 0
+            keeps[identity] = Keep(chosen=chosen, place=place)
+        self.run(self.ledger.keep(self.epoch, keeps))
+        for identity, entry in self.model.entries.items():
+            keep = keeps.get(identity) if entry.state is State.QUEUED else None
             self.model.entries[identity] = replace(entry, keep=keep)
 
     @rule(lending=LENDING)

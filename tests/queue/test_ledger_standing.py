@@ -92,7 +92,7 @@ async def test_what_is_kept_for_one_leaves_the_rest_to_all(books: Books) -> None
     await wait(books, "w1", [option()], pods=3)
     assert (await start(books, "b1", pods=2)).cause == "standing"
     await books.ledger.end(books.epoch, "b1")
-    await books.ledger.keep(books.epoch, {"w1": Keep(chosen=0, place={"node-a": 3}), "gone": None})
+    await books.ledger.keep(books.epoch, {"w1": Keep(chosen=0, place={"node-a": 3})})
     first = await start(books, "b2", pods=4)
     assert first.place == {"node-b": 4}, "node-a has one left that is not kept"
     assert (await start(books, "b3")).place == {"node-a": 1}
@@ -115,10 +115,11 @@ async def test_units_are_kept_ahead_on_nodes_that_are_in_use(books: Books) -> No
     await books.ledger.publish_capacity(books.epoch, {WHOLES: {"node-a": 4, "node-b": 4}})
     assert (await start(books, "b3")).cause == "capacity"
     await wait(books, "w2", [option()], pods=2)
+    await books.ledger.keep(books.epoch, {**keep, "gone": keep["w1"]})
     filled = await release(books, "w2", {"node-a": 2}, caps())
     assert filled.verdict is Verdict.BOOKED, "the queue may fill in what it keeps"
     await books.ledger.end(books.epoch, "w2")
-    await books.ledger.keep(books.epoch, {"w1": None})
+    await books.ledger.keep(books.epoch, {})
     assert (await start(books, "b4")).cause == "standing", "it waits like others again"
 
 

@@ -130,6 +130,9 @@ local function entries_of(b)
       end
     end
   end
+  if live.kept then
+    put('h', 'keeping', b.id, live.keeps)
+  end
   if live.surge then
     put('z', 'surging:' .. fixed.team, b.id, 0)
   end
