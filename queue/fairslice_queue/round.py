@@ -5,11 +5,8 @@ until something does. What the round gives out is taken off as it goes.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -17,44 +14,28 @@ from fairslice import messages
 from fairslice.booking import Booking, Option
 from fairslice.fairshare import OrderKey, entry_penalty
 from fairslice.periods import moment_text
-from fairslice.placement import GangNeeds, Misfit, NodeState, Placement, fits_on, place
+from fairslice.placement import GangNeeds, NodeState, Placement, fits_on
 from fairslice.policy import WorkClass
 from fairslice.team import Team
 from fairslice.v1alpha1.policy import Preempts
-from fairslice_queue.actions import Action, Preempt, Release, Reserve
-from fairslice_queue.caps import Excess, excess, limits_of
-from fairslice_queue.expecting import free_by
+from fairslice_queue.actions import Action, Release, Reserve
+from fairslice_queue.displacing import Displacing
+from fairslice_queue.keeping import Keeping
 from fairslice_queue.line import Row, Want
+from fairslice_queue.openings import Openings
 from fairslice_queue.order import Order, Waiting
-from fairslice_queue.quota_cuts import over_limit
 from fairslice_queue.rights import Rights
 from fairslice_queue.room import Room
 from fairslice_queue.scene import Scene
-from fairslice_queue.slate import Kept, Slate
-from fairslice_queue.victims import Candidate, Contender, Push, Victims
+from fairslice_queue.slate import Slate
+from fairslice_queue.victims import Contender
 
 __all__ = ["Round"]
 
-# For so many of those who come first, nodes are kept; whoever is behind them waits behind them.
-_MOST_KEPT = 32
+# Reasons that are looked at anew in one round; rows, and of each row turns, that may fill a wait.
 _MOST_WORN = 32
 _BACKFILL_ROWS = 50
 _BACKFILL_TURNS = 20
-
-
-@dataclass(slots=True)
-class _Caps:
-    """Which options the team's caps leave open, and what the closed ones exceed them by.
-
-    `closed` is why others may not be had, if it isn't for a cap; `unlent` the pools of which
-    others keep too much.
-    """
-
-    eligible: list[int]
-    broken: Excess | None
-    over: dict[int, int]
-    unlent: list[str]
-    closed: str = ""
 
 
 class _Step(IntEnum):
@@ -89,10 +70,11 @@ class Round:
         self._entries = 0
         self._looking_at: dict[Want, OrderKey] = {}
         self._news: set[Row] = set()
-        self._pushed: set[str] = set()
-        self._leaving = slate.holders.leaving.copy()
-        self._hopeless: set[tuple[bytes, str, str]] = set()
-        self._unreservable: set[bytes] = set()
+        self._keeping = Keeping(slate, self._room, now)
+        self._displacing = Displacing(slate, scene, self._room, self._tally, self._rights, now)
+        self._openings = Openings(
+            self.order, self._rights, self._tally, slate.holders, self._displacing.leaving, now
+        )
 
     def run(self, rows: Iterable[Row], nodes: Iterable[str]) -> list[Action]:
         """Judge these rows anew, and what free room on these nodes may let start."""
@@ -100,13 +82,10 @@ class Round:
 
     def _run(self, rows: Iterable[Row], nodes: set[str]) -> Iterator[Action]:
         if self._thorough:
-            yield from self._cut_down()
-            for booking_id in list(self._slate.kept):
-                nodes |= self._slate.kept[booking_id].reserve.place.keys()
-                self._slate.give_up(booking_id)
+            yield from self._displacing.cut_down()
+            nodes |= self._keeping.begin_anew()
         self._take_claims(nodes)
-        for kept in self._slate.kept.values():
-            self._room.take(kept.needs, kept.option, kept.reserve.place)
+        self._keeping.take()
         for row in rows:
             if row.turns:
                 self._news.add(row)
@@ -155,15 +134,12 @@ class Round:
             self._slate.flipped(row)
 
     def _judge_open(self, row: Row, item: Waiting, team: Team) -> None:
-        caps = self._caps(item, team)
-        row.own = caps.over
-        for pool in caps.unlent:
+        opening = self._openings.of(item.booking, team)
+        for pool in opening.unlent:
             self._slate.unlent[pool].add(row)
-        row.capped = not caps.eligible
-        row.waits = ""
-        if not caps.eligible:
-            row.waits = caps.closed or caps.broken or messages.no_option_left()
-            row.capped = bool(caps.closed or caps.broken)
+        row.own, row.capped, row.waits = opening.over, opening.capped, ""
+        if not opening.open:
+            row.waits = opening.waits
             self._line.place(row, (), None, entitled=False)
             if row.own:
                 # At its limit, what passes everyone has its own team's lesser work give way.
@@ -178,7 +154,7 @@ class Round:
             and right.preempts is not Preempts.NOBODY
             and (right.preempts is Preempts.EVERYONE or not key.borrowed)
         )
-        want = self._line.place(row, tuple(caps.eligible), key, entitled=entitled)
+        want = self._line.place(row, opening.open, key, entitled=entitled)
         self._slate.watch_age(row, self.order)
         found = row.want
         if want is not None and self._slate.kept:
@@ -190,46 +166,6 @@ class Round:
 
     def _may_try(self, row: Row) -> bool:
         return bool(self._scene.stops) or (row.want is not None and row in row.want.entitled)
-
-    def _caps(self, item: Waiting, team: Team) -> _Caps:
-        booking = item.booking
-        limits = limits_of(team, booking.work_class, booking.options, self._now)
-        replaces = bool(
-            booking.group
-            and booking.group_revision
-            and self._slate.holders.has_other_revisions(booking.group, booking.group_revision)
-        )
-        caps = _Caps([], None, {}, [])
-        passes_all = self.order.passes_all(booking)
-        for index, option in enumerate(booking.options):
-            closed = self._closed(booking, option, caps)
-            if closed:
-                caps.closed = caps.closed or closed
-                continue
-            found = excess(booking, option, limits, self._tally, replaces=replaces)
-            if found is None:
-                caps.eligible.append(index)
-                continue
-            if caps.broken is None:
-                caps.broken = found
-            if passes_all and found.cause == "limit" and found.asked <= found.limit:
-                over = found.used + found.asked - found.limit
-                caps.over[index] = max(0, over - self._leaving[team.name, option.pool])
-        if caps.broken is not None:
-            caps.closed = ""
-        return caps
-
-    def _closed(self, booking: Booking, option: Option, caps: _Caps) -> str:
-        """Say why an option may not be had now, whatever is free; empty if it may."""
-        team, pool, asked = booking.team, option.pool, option.milli * booking.pods
-        stop = self._rights.stop(team, pool)
-        if stop is not None and not (stop.scavenges and self._rights.scavenges(booking)):
-            return stop.reason
-        unlent = self._rights.unlent(team, pool, asked)
-        if unlent is None:
-            return ""
-        caps.unlent.append(pool)
-        return messages.guarantee_kept(pool, *unlent)
 
     # Room: who starts.
 
@@ -282,10 +218,10 @@ class Round:
         assert row.key is not None
         assert team is not None
         item = self._line.first(row)
-        if tuple(self._caps(item, team).eligible) != want.open:
+        if self._openings.of(item.booking, team).open != want.open:
             self._judge(row)
             return
-        fit = self._place(item, want.open, row.key)
+        fit = self._keeping.place(item, want.open, row.key)
         if isinstance(fit, Placement):
             yield self._release(item, team, fit)
             return
@@ -295,50 +231,11 @@ class Round:
             self._slate.teams.update(each.team for each in want.rows)
         self._look_beyond_room(want)
 
-    def _place(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Placement | Misfit:
-        """Find room now, minding the nodes that are kept for those who go before."""
-        lifted = [
-            kept
-            for kept in self._slate.kept.values()
-            if key < kept.key or kept.reserve.booking == item.booking.id
-        ]
-        with self._lifted(lifted):
-            fit = self._place_in(self._room.now, item, open_)
-        if isinstance(fit, Placement):
-            for booking_id, kept in list(self._slate.kept.items()):
-                if booking_id == item.booking.id or (
-                    key < kept.key and not fit.place.keys().isdisjoint(kept.reserve.place)
-                ):
-                    self._room.take(kept.needs, kept.option, kept.reserve.place, sign=-1)
-                    self._slate.give_up(booking_id)
-        return fit
-
-    @contextmanager
-    def _lifted(self, lifted: Sequence[Kept]) -> Iterator[None]:
-        """Give back for a while what is kept for others."""
-        for kept in lifted:
-            self._room.take(kept.needs, kept.option, kept.reserve.place, sign=-1)
-        try:
-            yield
-        finally:
-            for kept in lifted:
-                self._room.take(kept.needs, kept.option, kept.reserve.place)
-
-    def _place_in(
-        self, nodes: Mapping[str, NodeState], item: Waiting, indices: Sequence[int]
-    ) -> Placement | Misfit:
-        options = [item.booking.options[index] for index in indices]
-        fit = place(item.booking.pods, item.needs, options, nodes.values())
-        if isinstance(fit, Misfit):
-            return fit
-        return Placement(chosen=indices[fit.chosen], place=fit.place, sets=fit.sets)
-
     def _release(self, item: Waiting, team: Team, fit: Placement) -> Release:
         booking = item.booking
         option = booking.options[fit.chosen]
         self._room.take(item.needs, option, fit.place)
-        limits = limits_of(team, booking.work_class, booking.options, self._now)
-        is_surge = excess(booking, option, limits, self._tally) is not None
+        is_surge = self._openings.is_surge(booking, option, team)
         self._count(replace(booking, surge=is_surge), option)
         # It counts at once; else a burst of one team would all go before the next team's turn.
         added = entry_penalty(option.milli * booking.pods)
@@ -357,24 +254,15 @@ class Round:
             node = self._room.now.get(name)
             if node is None:
                 continue
-            if self._slate.kept:
-                node = self._as_if_nothing_were_kept(node)
+            most = self._keeping.without(node)
             for want in self._line.wanting(node.units):
                 if want.misfit is None:
                     continue
-                if _may_fit(want, node):
+                if _may_fit(want, most):
                     want.misfit = None
                     self._look_at(want)
                 else:
                     self._slate.worn.add(want)
-
-    def _as_if_nothing_were_kept(self, node: NodeState) -> NodeState:
-        free = node.copy()
-        for kept in self._slate.kept.values():
-            pods = kept.reserve.place.get(node.name, 0)
-            if pods:
-                free.take(kept.needs, kept.option.offers, -pods)
-        return free
 
     def _look_at_worn(self) -> None:
         """Look again at some that still don't fit, so that the reason given is the present one."""
@@ -402,16 +290,16 @@ class Round:
         option = item.booking.options[claim.chosen]
         self._room.take(item.needs, option, claim.place, sign=-1)
         self._count(item.booking, option, sign=-1)
-        caps = self._caps(item, team)
-        if caps.eligible:
-            fit = self._place(item, caps.eligible, self.order.key(item))
+        opening = self._openings.of(item.booking, team)
+        if opening.open:
+            fit = self._keeping.place(item, opening.open, self.order.key(item))
             if isinstance(fit, Placement):
                 self._slate.claims.pop(booking_id)
                 yield self._release(item, team, fit)
                 return
             why = messages.waits_for_room(fit.reason)
         else:
-            why = caps.closed or "its team is at its limit"
+            why = opening.closed or "its team is at its limit"
         self._claim(item, claim)
         self._slate.note(item, messages.waits_for_victims(why))
         yield claim
@@ -451,72 +339,23 @@ class Round:
         if fresh > key and self._agenda and self._agenda[0][0] < fresh:
             self._put(fresh, _Step.PUSH, row)
             return
-        caps = self._caps(item, team)
-        contender = Contender(booking, item.needs, team, right, caps.over)
-        entitled = [
-            index
-            for index in caps.eligible or list(caps.over)
-            if self._may_push(contender, booking.options[index])
-        ]
-        if not entitled:
-            return
-        actions = list(self._push(item, contender, entitled))
-        if not actions:
-            return
-        yield from actions
+        opening = self._openings.of(booking, team)
+        contender = Contender(booking, item.needs, team, right, opening.over)
+        entitled = self._displacing.entitled(contender, opening.open or list(opening.over))
+        soon = self._displacing.room_soon(item, contender, entitled) if entitled else None
+        if soon is not None:
+            yield self._claimed(item, soon, "others leave already")
+        else:
+            push = self._displacing.push(item, contender, entitled) if entitled else None
+            if push is None:
+                return
+            yield from self._displacing.preempt(booking, contender, push)
+            yield self._claimed(item, push.placement, f"{len(push.victims)} to go")
         self._set_aside(item)
         if row.turns:
             self._news.add(row)
             if row.key is not None or row.own:
                 self._put(self.order.key(self._line.first(row)), _Step.PUSH, row)
-
-    def _may_push(self, contender: Contender, option: Option) -> bool:
-        """Rule out, before victims are looked for, that anybody would have to go."""
-        if contender.work_class.preempts is not Preempts.EVERYONE and not self._scene.stops:
-            team, pool = contender.team.name, option.pool
-            held = self._tally.pools[team, pool] + option.milli * contender.booking.pods
-            if held > self._rights.guaranteed(team, pool):
-                return False
-            if not self._borrowers.get(pool, set()) - {team}:
-                return False
-        return self._victims.may_push(contender, option, self._tally)
-
-    @cached_property
-    def _borrowers(self) -> Mapping[str, set[str]]:
-        """The teams that hold more than their guarantee, by pool."""
-        found: dict[str, set[str]] = {}
-        for (team, pool), milli in self._scene.tally.pools.items():
-            if team and milli > self._rights.guaranteed(team, pool):
-                found.setdefault(pool, set()).add(team)
-        return found
-
-    @cached_property
-    def _victims(self) -> Victims:
-        scene = self._scene
-        return Victims(
-            scene.policy, scene.teams, self._slate.holders, self._tally, self._now, self._rights
-        )
-
-    def _push(
-        self, item: Waiting, contender: Contender, entitled: Sequence[int]
-    ) -> Iterator[Action]:
-        right = (item.shape, contender.team.name, contender.work_class.name)
-        if right in self._hopeless:
-            return
-        if self._room.someone_leaves:
-            ready = [index for index in entitled if not contender.over.get(index)]
-            fit = self._place_in(self._room.after_leaving, item, ready)
-            if isinstance(fit, Placement):
-                yield self._claimed(item, fit, "others leave already")
-                return
-        push = self._victims.choose(
-            contender, entitled, self._tally, self._room.after_leaving, self._pushed
-        )
-        if push is None:
-            self._hopeless.add(right)
-            return
-        yield from self._preempt(item.booking, contender, push)
-        yield self._claimed(item, push.placement, f"{len(push.victims)} to go")
 
     def _claimed(self, item: Waiting, fit: Placement, why: str) -> Reserve:
         claim = Reserve(item.booking.id, fit.chosen, fit.place)
@@ -527,41 +366,9 @@ class Round:
 
     def _set_aside(self, item: Waiting) -> None:
         """Let work whose room is being made wait beside the line."""
+        self._keeping.drop(item.booking.id)
         self._slate.enter(item, self._now)
         self._judge_team(item.booking.team)
-
-    def _preempt(self, booking: Booking, contender: Contender, push: Push) -> Iterator[Preempt]:
-        self._room.leave(push.victims)
-        for victim in push.victims:
-            scavenged = self._rights.has_scavenged(victim.booking)
-            rule = _rule(contender, victim.booking, scavenged=scavenged)
-            yield self._push_out(victim, booking.id, rule)
-
-    def _push_out(self, victim: Candidate, beneficiary: str, rule: str) -> Preempt:
-        booking, option = victim.booking, victim.booking.option
-        self._pushed.add(booking.id)
-        if option is not None and not booking.surge:
-            self._leaving[booking.team, option.pool] += victim.milli
-        theirs = self._class(booking)
-        return Preempt(
-            victim=booking.id,
-            beneficiary=beneficiary,
-            rule=rule,
-            lost_seconds=victim.lost(self._now),
-            notice=theirs.notice if theirs is not None else 0,
-            grace=theirs.grace if theirs is not None else 30,
-        )
-
-    def _cut_down(self) -> Iterator[Preempt]:
-        """Push out what teams hold beyond limits that were lowered, where they say so."""
-        scene = self._scene
-        if not scene.teams.cut_down:
-            return
-        for victim, rule in over_limit(
-            scene.policy, scene.teams, scene.tally, self._victims, self._leaving, self._now
-        ):
-            self._room.leave([victim])
-            yield self._push_out(victim, "", rule)
 
     # Keeping nodes for those who waited long.
 
@@ -570,46 +377,20 @@ class Round:
         return any(row.turns[0][1] <= since for row in want.rows)
 
     def _keep_for(self, want: Want) -> Iterator[Reserve]:
-        """Choose the nodes on which the first of those who wait for long will be able to start.
-
-        They are those where it fits when everything that may be waited for has ended; best
-        without waiting for what never ends by itself.
-        """
+        """Have nodes kept for the first of those who wait for long."""
         row = want.top(self._key_of)
-        if row is None or want.misfit is None or len(self._slate.kept) >= _MOST_KEPT:
+        if row is None or want.misfit is None:
             return
         assert row.key is not None
         item = self._line.first(row)
-        kept = None if item.shape in self._unreservable else self._reservation(item, want.open)
+        kept = self._keeping.keep(item, want.open, row.key)
         if kept is None:
-            self._unreservable.add(item.shape)
             return
-        by = self._expected(item, kept)
-        option = item.booking.options[kept.chosen]
-        self._slate.kept[item.booking.id] = Kept(kept, row.key, by, item.needs, option)
-        self._room.take(item.needs, option, kept.place)
-        if by is not None:
+        if kept.by is not None:
             why = messages.waits_for_room(want.misfit.reason)
-            when = moment_text(by, self._scene.policy.zone)
+            when = moment_text(kept.by, self._scene.policy.zone)
             self._slate.note(item, messages.expected_start(why, when))
-        yield kept
-
-    def _reservation(self, item: Waiting, open_: Sequence[int]) -> Reserve | None:
-        for nodes in (self._room.after_jobs, self._room.after_all):
-            fit = self._place_in(nodes, item, open_)
-            if isinstance(fit, Placement):
-                return Reserve(item.booking.id, fit.chosen, fit.place)
-        return None
-
-    def _expected(self, item: Waiting, kept: Reserve) -> float | None:
-        """Tell when the nodes kept for work are free at the latest, if that can be known."""
-
-        def fits(nodes: Mapping[str, NodeState]) -> bool:
-            return isinstance(self._place_in(nodes, item, [kept.chosen]), Placement)
-
-        now = self._room.now
-        nodes = {name: now[name] for name in kept.place if name in now}
-        return free_by(nodes, self._slate.holders, fits, self._now)
+        yield kept.reserve
 
     # Filling the time until kept nodes are needed.
 
@@ -618,37 +399,24 @@ class Round:
 
         Of each kind, so many of the first are asked (Slurm's bf_max_job_test bounds it alike).
         """
-        kept = [each for each in self._slate.kept.values() if each.by is not None]
-        offers = {key for each in kept for key in self._offers_on(each.reserve.place)}
-        for want in list(self._line.wanting(offers)):
+        for want in list(self._line.wanting(self._keeping.fillable())):
             rows = (row for row in want.rows if row.key is not None)
             first = heapq.nsmallest(_BACKFILL_ROWS, rows, key=lambda row: (row.key, row.team))
             for row in first:
                 if want.misfit is not None:
-                    yield from self._backfill_from(row, want, kept)
+                    yield from self._backfill_from(row, want)
 
-    def _backfill_from(self, row: Row, want: Want, kept: Sequence[Kept]) -> Iterator[Release]:
+    def _backfill_from(self, row: Row, want: Want) -> Iterator[Release]:
         team = self._scene.teams.named(row.team)
         turns = [each[2] for each in row.turns[:_BACKFILL_TURNS]]
         for item in map(self._line.get, turns):
             if team is None or item is None or not item.runtime or row.want is not want:
                 continue
-            end = self._now + item.runtime
-            lifted = [each for each in kept if each.by is not None and end <= each.by]
-            if not lifted or item.booking.id in self._slate.kept:
-                continue
-            if tuple(self._caps(item, team).eligible) != want.open:
+            if self._openings.of(item.booking, team).open != want.open:
                 return
-            with self._lifted(lifted):
-                fit = self._place_in(self._room.now, item, want.open)
-            if isinstance(fit, Placement):
+            fit = self._keeping.fill(item, want.open)
+            if fit is not None:
                 yield self._release(item, team, fit)
-
-    def _offers_on(self, nodes: Iterable[str]) -> Iterator[str]:
-        for name in nodes:
-            node = self._room.now.get(name)
-            if node is not None:
-                yield from node.units
 
     # What changes as the round goes on.
 
@@ -688,12 +456,3 @@ def _may_fit(want: Want, node: NodeState) -> bool:
     if isinstance(want.needs, GangNeeds):
         return True
     return any(fits_on(want.needs, option, node) for option in want.options)
-
-
-def _rule(contender: Contender, victim: Booking, *, scavenged: bool) -> str:
-    work_class = contender.work_class
-    if scavenged:
-        return messages.rule_scavenger(victim.team)
-    if work_class.preempts is Preempts.EVERYONE:
-        return messages.rule_class(work_class.name, victim.work_class or "unclassified")
-    return messages.rule_borrower(victim.work_class or "unclassified", contender.team.name)

@@ -1,0 +1,152 @@
+"""Nodes kept for those who waited long: taken off what is free, and who needn't mind.
+
+Only the first of each kind has nodes kept (EASY backfilling: Lifka, The ANL/IBM SP Scheduling
+System, 1995): who is behind it waits behind it. What says that it ends before they are needed
+may use them meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from fairslice.fairshare import OrderKey
+from fairslice.placement import Misfit, NodeState, Placement, place
+from fairslice_queue.actions import Reserve
+from fairslice_queue.expecting import free_by
+from fairslice_queue.order import Waiting
+from fairslice_queue.room import Room
+from fairslice_queue.slate import Kept, Slate
+
+__all__ = ["Keeping", "place_on"]
+
+# For so many of those who come first nodes are kept, of all kinds together.
+_MOST_KEPT = 32
+
+
+def place_on(
+    nodes: Mapping[str, NodeState], item: Waiting, indices: Sequence[int]
+) -> Placement | Misfit:
+    """Find room on these nodes with one of these of its options."""
+    options = [item.booking.options[index] for index in indices]
+    fit = place(item.booking.pods, item.needs, options, nodes.values())
+    if isinstance(fit, Misfit):
+        return fit
+    return Placement(chosen=indices[fit.chosen], place=fit.place, sets=fit.sets)
+
+
+class Keeping:
+    """What is kept, as one round finds and leaves it."""
+
+    def __init__(self, slate: Slate, room: Room, now: float) -> None:
+        self._slate = slate
+        self._room = room
+        self._now = now
+        self._hopeless: set[bytes] = set()
+
+    def begin_anew(self) -> set[str]:
+        """Keep nothing any more; return the nodes on which more is free for it."""
+        nodes = {name for kept in self._all() for name in kept.reserve.place}
+        for booking_id in list(self._slate.kept):
+            self._slate.give_up(booking_id)
+        return nodes
+
+    def take(self) -> None:
+        """Take what is kept off what is free."""
+        for kept in self._all():
+            self._take(kept)
+
+    def drop(self, booking_id: str) -> None:
+        """Keep nothing any more for one."""
+        kept = self._slate.kept.get(booking_id)
+        if kept is not None:
+            self._take(kept, sign=-1)
+            self._slate.give_up(booking_id)
+
+    def place(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Placement | Misfit:
+        """Find room now, minding the nodes that are kept for those who go before."""
+        own = item.booking.id
+        later = [each for each in self._all() if key < each.key or each.reserve.booking == own]
+        with self._lifted(later):
+            fit = place_on(self._room.now, item, open_)
+        if isinstance(fit, Placement):
+            for kept in later:
+                booking_id = kept.reserve.booking
+                if booking_id == own or not fit.place.keys().isdisjoint(kept.reserve.place):
+                    self.drop(booking_id)
+        return fit
+
+    def fill(self, item: Waiting, open_: Sequence[int]) -> Placement | None:
+        """Find room also on nodes that are not needed before the work has ended."""
+        end = self._now + item.runtime
+        spare = [each for each in self._all() if each.by is not None and end <= each.by]
+        if not item.runtime or not spare or item.booking.id in self._slate.kept:
+            return None
+        with self._lifted(spare):
+            fit = place_on(self._room.now, item, open_)
+        return fit if isinstance(fit, Placement) else None
+
+    def keep(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Kept | None:
+        """Choose the nodes on which work that waited long will be able to start.
+
+        They are those where it fits when everything that may be waited for has ended; best
+        without waiting for what never ends by itself.
+        """
+        if len(self._slate.kept) >= _MOST_KEPT or item.shape in self._hopeless:
+            return None
+        reserve = self._reservation(item, open_)
+        if reserve is None:
+            self._hopeless.add(item.shape)
+            return None
+        option = item.booking.options[reserve.chosen]
+        kept = Kept(reserve, key, self._expected(item, reserve), item.needs, option)
+        self._slate.kept[item.booking.id] = kept
+        self._take(kept)
+        return kept
+
+    def without(self, node: NodeState) -> NodeState:
+        """Tell what would be free on a node if nothing were kept there."""
+        free = node
+        for kept in self._all():
+            pods = kept.reserve.place.get(node.name, 0)
+            if pods:
+                free = node.copy() if free is node else free
+                free.take(kept.needs, kept.option.offers, -pods)
+        return free
+
+    def fillable(self) -> set[str]:
+        """Return the offers on kept nodes of which it is known when they are needed."""
+        names = {name for kept in self._all() if kept.by is not None for name in kept.reserve.place}
+        nodes = (self._room.now.get(name) for name in names)
+        return {key for node in nodes if node is not None for key in node.units}
+
+    def _all(self) -> Iterable[Kept]:
+        return self._slate.kept.values()
+
+    @contextmanager
+    def _lifted(self, lifted: Sequence[Kept]) -> Iterator[None]:
+        for kept in lifted:
+            self._take(kept, sign=-1)
+        try:
+            yield
+        finally:
+            for kept in lifted:
+                self._take(kept)
+
+    def _take(self, kept: Kept, *, sign: int = 1) -> None:
+        self._room.take(kept.needs, kept.option, kept.reserve.place, sign=sign)
+
+    def _reservation(self, item: Waiting, open_: Sequence[int]) -> Reserve | None:
+        for nodes in (self._room.after_jobs, self._room.after_all):
+            fit = place_on(nodes, item, open_)
+            if isinstance(fit, Placement):
+                return Reserve(item.booking.id, fit.chosen, fit.place)
+        return None
+
+    def _expected(self, item: Waiting, reserve: Reserve) -> float | None:
+        """Tell when the nodes kept for work are free at the latest, if that can be known."""
+
+        def fits(nodes: Mapping[str, NodeState]) -> bool:
+            return isinstance(place_on(nodes, item, [reserve.chosen]), Placement)
+
+        now = self._room.now
+        nodes = {name: now[name] for name in reserve.place if name in now}
+        return free_by(nodes, self._slate.holders, fits, self._now)
