@@ -10,7 +10,7 @@ from fairslice.policy import Policy, Team
 from fairslice.teams import TeamIndex
 from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.team import TeamSpec
-from fairslice_webhook.view import View
+from fairslice_webhook.view import Priority, View
 
 __all__ = ["CLASSES", "FEATURES", "NODES", "TEAMS", "team_name", "view"]
 
@@ -59,7 +59,10 @@ def view(teams: int = TEAMS, nodes: int = NODES) -> View:
         teams=TeamIndex.build([_team(number) for number in range(teams)], {}),
         inventory=Inventory.build([_node(number) for number in range(nodes)], policy),
         own_users=frozenset(("system:serviceaccount:fairslice-system:fairslice-queue",)),
-        priority_classes=frozenset(f"fairslice-{item['name']}" for item in CLASSES),
+        priority_classes={
+            f"fairslice-{item['name']}": Priority(1_000_000 - 10_000 * rank, "Never")
+            for rank, item in enumerate(CLASSES)
+        },
     )
 
 

@@ -23,7 +23,7 @@ from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
 from fairslice_webhook.decision import AuditRecord
 from fairslice_webhook.metrics import WebhookMetrics
-from fairslice_webhook.view import Call, View
+from fairslice_webhook.view import Call, Priority, View
 
 GPU = "nvidia.com/gpu"
 SLICE_10 = "nvidia.com/mig-1g.10gb"
@@ -34,7 +34,11 @@ JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
 NOW = 1_800_000_000.0
 
 FEATURES = ("hide", "guards", "rewrite", "quota", "queue")
-PRIORITY_CLASSES = frozenset({"fairslice-production", "fairslice-training", "fairslice-experiment"})
+PRIORITY_CLASSES = {
+    "fairslice-production": Priority(1_000_000, "Never"),
+    "fairslice-training": Priority(990_000, "Never"),
+    "fairslice-experiment": Priority(980_000, "Never"),
+}
 
 A100 = {
     "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",

@@ -254,7 +254,7 @@ async def test_a_high_priority_of_others_is_replaced_even_without_a_class(
         body = pod("p-" + name, priorityClassName=name, priority=2_000_001_000)
         done = await place.create(body)
         assert done.spec["priorityClassName"] == "fairslice-experiment"
-        assert "priority" not in done.spec
+        assert done.spec["priority"] == 980_000
         assert any(f"PriorityClass {name} replaced" in text for text in done.warnings)
         assert done.limits() == {GPU: "1"}  # no class was chosen, so nothing shrinks
     assert "priorityClassName" not in (await place.create(pod("plain"))).spec

@@ -34,8 +34,9 @@ async def test_a_notebook_gets_a_small_slice_and_is_told_so(cluster: MakeCluster
     assert done.limits() == {SLICE_10: "1"}
     assert done.spec["containers"][0]["resources"]["requests"] == {SLICE_10: "1"}
     assert done.spec["priorityClassName"] == "fairslice-experiment"
-    assert "priority" not in done.spec
-    assert "preemptionPolicy" not in done.spec
+    # Just what the API server makes of the class, which so has nothing to change, and to tell.
+    assert done.spec["priority"] == 980_000
+    assert done.spec["preemptionPolicy"] == "Never"
     assert not done.gated
     assert any("1g.10gb" in text for text in done.warnings)
     held = await place.ledger.held("nlp")
@@ -222,7 +223,7 @@ async def test_a_foreign_priority_class_gives_way_with_a_warning(cluster: MakeCl
 
 
 async def test_a_missing_priority_class_is_not_put_on_a_pod(cluster: MakeCluster) -> None:
-    place = await cluster(view(priority_classes=frozenset()))
+    place = await cluster(view(priority_classes={}))
     done = await place.create(notebook())
     assert "priorityClassName" not in done.spec
     assert done.spec["priority"] == 0

@@ -61,8 +61,9 @@ def applied(manifest: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(found, dict)
     # What the API server had filled in by itself is in no manifest.
     for key in ("priority", "preemptionPolicy"):
-        if key not in stored["spec"]:
-            found["spec"].pop(key, None)
+        found["spec"].pop(key, None)
+        if key in stored["spec"]:
+            found["spec"][key] = stored["spec"][key]
     return found
 
 

@@ -16,6 +16,7 @@ from fairslice.device_claims import counted
 from fairslice.kube.objects import Affinity, Container, NodeSelectorTerm, ObjectMeta, Pod, PodSpec
 from fairslice.requests import ContainerAsk, ContainerKind, PodAsk, sum_containers
 from fairslice_webhook.patching import Op, add, escape, map_ops, remove, remove_items
+from fairslice_webhook.view import Priority
 
 __all__ = [
     "PodEdits",
@@ -43,7 +44,7 @@ class PodEdits:
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     labels: Mapping[str, str | None] = field(default_factory=dict)
     gate: bool | None = None
-    priority_class: str = ""
+    priority_class: tuple[str, Priority] | None = None
     option: Option | None = None
     drop_zero_keys: bool = False
 
@@ -61,8 +62,8 @@ def render(pod: Pod, ask: PodAsk | None, edits: PodEdits) -> tuple[Op, ...]:
                 ops += _resource_ops(spec, item, rename, edits.drop_zero_keys)
     if edits.option is not None:
         ops += affinity_ops(spec.affinity, edits.option.requirements)
-    if edits.priority_class and edits.priority_class != spec.priority_class_name:
-        ops += _priority_ops(spec, edits.priority_class)
+    if edits.priority_class is not None:
+        ops += _priority_ops(spec, *edits.priority_class)
     if edits.gate is not None:
         ops += gate_ops(spec, gate=edits.gate)
     return tuple(ops)
@@ -188,17 +189,19 @@ def _term_ops(
         yield add(f"{path}/matchExpressions/-", _expression(item))
 
 
-def _priority_ops(spec: PodSpec, priority_class: str) -> Iterator[Op]:
-    """Change the class, and only then take away the numbers that the old class had given.
+def _priority_ops(spec: PodSpec, name: str, priority: Priority) -> Iterator[Op]:
+    """Change the class, and with it the numbers that the old class had given.
 
-    The API server works them out again; it refuses a pod where they contradict the class, and
-    leaves one without them if they are taken away on every call.
+    The API server refuses a pod where they contradict the class. It would work them out anew if
+    they were taken away; but that is a change, on which it asks all webhooks once more.
     """
-    yield add("/spec/priorityClassName", priority_class)
-    if spec.priority is not None:
-        yield remove("/spec/priority")
-    if spec.preemption_policy is not None:
-        yield remove("/spec/preemptionPolicy")
+    if name == spec.priority_class_name:
+        return
+    yield add("/spec/priorityClassName", name)
+    if spec.priority != priority.value:
+        yield add("/spec/priority", priority.value)
+    if spec.preemption_policy != priority.preemption_policy:
+        yield add("/spec/preemptionPolicy", priority.preemption_policy)
 
 
 def gate_ops(spec: PodSpec, *, gate: bool) -> Iterator[Op]:

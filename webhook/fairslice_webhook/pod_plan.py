@@ -15,7 +15,7 @@ from fairslice_webhook.decision import Answer, AuditRecord, Denial
 from fairslice_webhook.gpu_work import GpuWork, assess, book_request
 from fairslice_webhook.pod_edits import PodEdits, assignment_text, read_assignment, render
 from fairslice_webhook.subject import Notes, Subject
-from fairslice_webhook.view import View
+from fairslice_webhook.view import Priority, View
 
 __all__ = ["PodPlan", "wanted_priority"]
 
@@ -142,12 +142,13 @@ class PodPlan:
             priority_class=self._priority_class(),
         )
 
-    def _priority_class(self) -> str:
-        """Name the PriorityClass that the class gives, if it exists."""
+    def _priority_class(self) -> tuple[str, Priority] | None:
+        """Find the PriorityClass that the class gives, if it exists."""
         if self.work is None or self.subject.modes.rewrite is not Mode.ENFORCE:
-            return ""
+            return None
         wanted = wanted_priority(self.work, self.pod.spec.priority_class_name, self.subject.view)
-        return wanted if wanted in self.subject.view.priority_classes else ""
+        found = self.subject.view.priority_classes.get(wanted)
+        return (wanted, found) if found is not None else None
 
 
 def wanted_priority(work: GpuWork, present: str, view: View) -> str:

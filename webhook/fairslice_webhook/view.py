@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairslice.device_claims import Devices
 from fairslice.inventory import Inventory
@@ -11,7 +12,7 @@ from fairslice.v1alpha1.scalars import Mode
 from fairslice.v1alpha1.team import TeamStatus
 from fairslice.workloads import ADAPTERS
 
-__all__ = ["Call", "View"]
+__all__ = ["Call", "Priority", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class Call:
     now: float
     booking: str
     pod: str
+
+
+class Priority(NamedTuple):
+    """What the API server writes into a pod of a PriorityClass."""
+
+    value: int
+    preemption_policy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class View:
     teams: TeamIndex
     inventory: Inventory
     own_users: frozenset[str]
-    priority_classes: frozenset[str]
+    priority_classes: Mapping[str, Priority]
     queued_kinds: frozenset[str] = frozenset(adapter.kind.kind for adapter in ADAPTERS)
     devices: Devices = field(default_factory=Devices)
     statuses: Mapping[str, TeamStatus] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from fairslice.v1alpha1.resources import (
     SharingPolicyResource,
     TeamResource,
 )
-from fairslice_webhook.view import View
+from fairslice_webhook.view import Priority, View
 
 __all__ = ["ViewKeeper"]
 
@@ -30,8 +30,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _PriorityClass(Struct, frozen=True):
+class _PriorityClass(Struct, frozen=True, rename="camel"):
     metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    preemption_policy: str = "PreemptLowerPriority"
 
 
 class ViewKeeper:
@@ -129,7 +131,10 @@ class ViewKeeper:
             teams=self._index,
             inventory=self._inventory,
             own_users=self._own_users,
-            priority_classes=frozenset(key.name for key in self._classes.store),
+            priority_classes={
+                key.name: Priority(item.value, item.preemption_policy)
+                for key, item in self._classes.store.items()
+            },
             devices=self._devices.devices,
             statuses={key.name: item.status for key, item in self._teams.store.items()},
         )
