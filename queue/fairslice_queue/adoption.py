@@ -27,6 +27,10 @@ from fairslice_queue.reconcile import held_by
 
 __all__ = ["Adopter"]
 
+_Alike = tuple[int, int, int, str, str, str]
+# Options, sizes, and who was read, lest the ids go to others meanwhile.
+_Found = tuple[tuple[Option, ...] | None, tuple[int, ...], WorkloadFacts]
+
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
@@ -37,6 +41,7 @@ class Adopter:
     inventory: Inventory
     new_id: Callable[[], str]
     devices: Devices = field(default_factory=Devices)
+    _found: dict[_Alike, _Found] = field(default_factory=dict, init=False, compare=False)
 
     def workload(
         self, facts: WorkloadFacts, pods: Sequence[PodFacts], now: float
@@ -83,6 +88,24 @@ class Adopter:
         self, facts: WorkloadFacts, team: Team | None, work_class: WorkClass | None
     ) -> tuple[tuple[Option, ...] | None, tuple[int, ...]]:
         """List what a workload could be given, and its pods' sizes; None if it asks for no GPU."""
+        # A long line is of a few shapes, and facts that are alike are one object.
+        alike = (
+            id(facts.spec),
+            id(facts.template),
+            id(facts.members),
+            facts.namespace if self.devices.known else "",
+            team.name if team is not None else "",
+            work_class.name if work_class is not None else "",
+        )
+        found = self._found.get(alike)
+        if found is None:
+            options, sizes = self._read_workload(facts, team, work_class)
+            found = self._found[alike] = (options, sizes, facts)
+        return found[:2]
+
+    def _read_workload(
+        self, facts: WorkloadFacts, team: Team | None, work_class: WorkClass | None
+    ) -> tuple[tuple[Option, ...] | None, tuple[int, ...]]:
         if not facts.members:
             ask = self._read(facts.namespace, facts.spec, facts.template.annotations or {})
             if ask is None:

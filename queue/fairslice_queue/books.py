@@ -31,7 +31,7 @@ class Books:
     def __len__(self) -> int:
         return len(self._bookings)
 
-    def __contains__(self, booking_id: str) -> bool:
+    def __contains__(self, booking_id: object) -> bool:
         return booking_id in self._bookings
 
     def get(self, booking_id: str) -> Booking | None:
