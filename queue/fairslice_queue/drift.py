@@ -57,9 +57,7 @@ class Drift:
             seat.watch.changed.set()
         return found
 
-    async def measure(
-        self, patience: float | None = None
-    ) -> tuple[list[str], dict[str, str]]:
+    async def measure(self, patience: float | None = None) -> tuple[list[str], dict[str, str]]:
         """Find totals that don't follow from the bookings, and bookings unlike their objects.
 
         What differs is looked at twice, so many seconds apart (ten). Raises LedgerUnavailable.

@@ -25,7 +25,7 @@ from fairslice_queue.order import Order, TeamKey, Waiting
 
 __all__ = ["Line", "Row", "Want"]
 
-_Entry = tuple[OrderKey, int, "Row"]
+_Entry = tuple[OrderKey, int, int, "Row"]
 _Turn = tuple[int, float, str]
 
 # What is different between two rows of one team: shape, class, user, rollout, rank, urgency, and
@@ -129,7 +129,7 @@ class Want:
         """Find the row that goes first."""
         heap = self._heap
         while heap:
-            key, version, row = heap[0]
+            key, version, _, row = heap[0]
             if row.want is not self or row._version != version:
                 heapq.heappop(heap)
                 continue
@@ -137,7 +137,7 @@ class Want:
             if fresh <= key:
                 return row
             row.key = fresh
-            heapq.heapreplace(heap, (fresh, version, row))
+            heapq.heapreplace(heap, (fresh, version, id(row), row))
         return None
 
     def put(self, row: Row, key: OrderKey) -> None:
@@ -145,7 +145,8 @@ class Want:
         row._version += 1
         row.key = key
         self._rows.add(row)
-        heapq.heappush(self._heap, (key, row._version, row))
+        # What moved from row to row may be in here twice under one key, and rows don't compare.
+        heapq.heappush(self._heap, (key, row._version, id(row), row))
 
     def drop(self, row: Row) -> None:
         """Take a row out."""

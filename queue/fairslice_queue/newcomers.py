@@ -56,7 +56,7 @@ class Newcomers:
                 await seat.ledger.adopt(seat.epoch, made)
         elif facts is None:
             # What is bound exists; the watch may only be behind.
-            if booking.bound and now - booking.since > _UNSEEN_SECONDS:
+            if booking.bound and not 0 <= now - booking.since <= _UNSEEN_SECONDS:
                 await seat.ledger.end(seat.epoch, booking_id)
         elif not booking.bound:
             await seat.ledger.bind(

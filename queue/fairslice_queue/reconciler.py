@@ -270,6 +270,7 @@ class Reconciler:
             for pod in list(seat.watch.pods_of(booking.id).values()):
                 given = pod.assignment.option if pod.assignment is not None else option
                 if given.units == option.units:
+                    await self._returning.store_first(booking, pod)
                     await seat.actor.ungate(pod, booking, option)
                 else:
                     await self._rebind(booking, pod)
@@ -339,7 +340,9 @@ class Reconciler:
         workload = seat.watch.workload_of(booking.id)
         pods = seat.watch.pods_of(booking.id).values()
         if workload is None and not pods:
-            if now - booking.since > _UNSEEN_SECONDS and not booking.id.startswith(STRANGER):
+            # Since a time to come: the clock was set back.
+            lately = 0 <= now - booking.since <= _UNSEEN_SECONDS
+            if not lately and not booking.id.startswith(STRANGER):
                 await self._look_up(booking)
             return
         stuck_since = now - seat.watch.policy.start_timeout

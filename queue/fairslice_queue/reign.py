@@ -15,7 +15,7 @@ from msgspec import structs
 from fairslice.booking import State
 from fairslice.kube.client import KubeClient, Unreachable
 from fairslice_queue.actions import Preempt, Release, Reserve
-from fairslice_queue.bookkeeping import LedgerUnavailable, ReleaseOrder, Verdict
+from fairslice_queue.bookkeeping import LedgerUnavailable, ReleaseOrder, StaleEpoch, Verdict
 from fairslice_queue.caps import limits_of
 from fairslice_queue.drift import Drift
 from fairslice_queue.leads import Leads
@@ -140,6 +140,7 @@ class Reign:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             elapsed += _TICK_SECONDS
+            epoch = seat.epoch
             try:
                 await let_go(seat)
                 await self._returning.bring_back()
@@ -150,6 +151,10 @@ class Reign:
                     await self._reconciler.check_all()
             except (LedgerUnavailable, Unreachable) as error:
                 _log.debug("checks put off: %s", error)
+            except StaleEpoch:
+                if epoch == seat.epoch:
+                    raise
+                # The books were opened anew meanwhile: it is we who lead.
             self._thorough = True
             seat.watch.changed.set()
 

@@ -95,6 +95,18 @@ class Returning:
             self._stored[booking.id] = pod.uid
             self._seat.calls.start(booking.id, self._store(booking, pod))
 
+    async def store_first(self, booking: Booking, pod: PodFacts) -> None:
+        """Store the manifest of a pod before it starts: from then on others may push it out.
+
+        Raises ApiError.
+        """
+        policy = self._seat.watch.policy
+        if not pod.gated or not asks_for_restart(pod, policy):
+            return
+        if booking.restarts < policy.restart_limit and self._stored.get(booking.id) != pod.uid:
+            await self._store(booking, pod)
+            self._stored[booking.id] = pod.uid
+
     def forget(self, booking_id: str) -> None:
         """Drop what is remembered of a booking that is over."""
         self._stored.pop(booking_id, None)

@@ -31,7 +31,7 @@ from .world import Leader, World, job, make_leader, node, pod, policy, run_watch
 
 _LIMIT, _GPUS = 2, 2
 # Of all points, each run of the suite tries every so-many-th; all of them with CRASH_STRIDE=1.
-_STRIDE = int(os.environ.get("CRASH_STRIDE", "6"))
+_STRIDE = int(os.environ.get("CRASH_STRIDE", "8"))
 
 
 @dataclass
