@@ -108,6 +108,12 @@ class Planner:
         self._touched.update(teams)
         self._slate.nodes.update(nodes)
 
+    @property
+    def kept(self) -> dict[str, Reserve]:
+        """The nodes kept for work that waits, by booking id."""
+        slate = self._slate
+        return {**{one: kept.reserve for one, kept in slate.kept.items()}, **slate.claims}
+
     # Decisions.
 
     def decide(self, scene: Scene, now: float, *, thorough: bool = False) -> list[Action]:

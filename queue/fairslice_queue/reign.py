@@ -27,10 +27,12 @@ from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.outlook import Outlook
 from fairslice_queue.overtime import Overtime
 from fairslice_queue.pod_gangs import releases_of
+from fairslice_queue.publishing import Publishing
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconciler import Reconciler
 from fairslice_queue.restarts import Restarts
 from fairslice_queue.returning import Returning
+from fairslice_queue.rights import Rights
 from fairslice_queue.scene import Scene
 from fairslice_queue.seat import Calls, Seat
 from fairslice_queue.standing import Standing
@@ -74,6 +76,7 @@ class Reign:
         self._reconciler = Reconciler(seat, self._newcomers, self._pushing, self._returning)
         self._outlook = Outlook(watch, meter, leads)
         self._overtime = Overtime(seat)
+        self._publishing = Publishing(seat)
         self.drift = Drift(seat, self._restore)
         self._thorough = True
 
@@ -116,14 +119,11 @@ class Reign:
 
     async def _rebuild(self) -> None:
         """Make the books anew from the API server."""
-        seat = self._seat
         bookings = self._newcomers.all_seen()
         # On a new cluster there is nothing to lose.
         level = logging.WARNING if bookings else logging.INFO
         _log.log(level, "the ledger is empty: rebuilding it from the cluster")
-        await seat.ledger.rebuild(
-            seat.epoch, tuple(bookings.values()), seat.watch.inventory.capacity()
-        )
+        await self._publishing.rebuild(tuple(bookings.values()))
         _log.info("the ledger holds %d bookings again", len(bookings))
 
     async def _follow(self) -> None:
@@ -163,7 +163,7 @@ class Reign:
         seat = self._seat
         await seat.mirror.follow(0.0)
         bookings = tuple(booking for booking in seat.mirror.books if booking.bound)
-        await seat.ledger.rebuild(seat.epoch, bookings, seat.watch.inventory.capacity())
+        await self._publishing.rebuild(bookings)
         await seat.mirror.load()
         self._newcomers.look_at_all()
 
@@ -202,14 +202,7 @@ class Reign:
     async def _round(self) -> bool:
         """Do what there is to do. False: the ledger refused a release that was planned."""
         seat = self._seat
-        if seat.watch.capacity_changed:
-            # Nodes may change while it is published: then it is to be published again.
-            seat.watch.capacity_changed = False
-            try:
-                await seat.ledger.publish_capacity(seat.epoch, seat.watch.inventory.capacity())
-            except LedgerUnavailable:
-                seat.watch.capacity_changed = True
-                raise
+        await self._publishing.tell(seat.clock(), anew=self._thorough)
         await self._reconciler.all_dirty()
         await seat.mirror.follow(0.0)
         now = seat.clock()
@@ -225,10 +218,11 @@ class Reign:
                 case Reserve():
                     self._pushing.keep(action)
         releases = [action for action in actions if isinstance(action, Release)]
-        agreed = await self._release(releases, now) if releases else True
+        agreed = await self._release(releases, scene, now) if releases else True
         capped = planner.capped()
         if capped:
             await seat.ledger.block_many(seat.epoch, self._with_members(capped))
+        await self._publishing.tell_kept(planner.kept, self._outlook.members)
         self._tell()
         self._pushing.void_claims(now)
         return agreed
@@ -260,8 +254,9 @@ class Reign:
                 found[member.id] = capped[booking_id]
         return found
 
-    async def _release(self, actions: Sequence[Release], now: float) -> bool:
+    async def _release(self, actions: Sequence[Release], scene: Scene, now: float) -> bool:
         """Write releases into the books, then let go what they agreed to. False: not to all."""
+        rights = Rights(scene.teams, scene.tally, now, scene.stops)
         orders: list[ReleaseOrder] = []
         groups: dict[str, str] = {}
         for action in actions:
@@ -271,7 +266,7 @@ class Reign:
             if all(self._may_go(release.booking) for release in each):
                 group = "" if members is None else action.booking
                 groups.update((release.booking, action.booking) for release in each)
-                orders += [self._order(release, group, now) for release in each]
+                orders += [self._order(release, group, rights, now) for release in each]
             else:
                 self._not_released(action)
         outcomes = await self._seat.ledger.release_many(self._seat.epoch, orders, now)
@@ -298,17 +293,22 @@ class Reign:
             return False
         return self._seat.watch.teams.named(booking.team) is not None
 
-    def _order(self, action: Release, group: str, now: float) -> ReleaseOrder:
+    def _order(self, action: Release, group: str, rights: Rights, now: float) -> ReleaseOrder:
         seat = self._seat
         booking = seat.mirror.books.get(action.booking)
         team = seat.watch.teams.named(booking.team) if booking is not None else None
         assert booking is not None
         assert team is not None
+        limits = limits_of(team, booking.work_class, booking.options, now)
+        pool = booking.options[action.chosen].pool
+        if seat.watch.teams.kept(pool, now):
+            # Others may have borrowed since this was planned.
+            limits = structs.replace(limits, guaranteed={pool: rights.guaranteed(team.name, pool)})
         return ReleaseOrder(
             id=booking.id,
             chosen=action.chosen,
             place=dict(action.place),
-            limits=limits_of(team, booking.work_class, booking.options, now),
+            limits=limits,
             group=group,
         )
 
