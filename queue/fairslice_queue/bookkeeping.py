@@ -99,9 +99,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The answer to a BookRequest, with the numbers that explain it.
 
     `cause` of Queued or Denied: `limit` (pool), `class`, `user`, `resource`, `capacity`,
-    `standing` (others wait), `placement` (the queue must look at it), `lending` (others keep
-    what is left; numbers only where that is known for sure), `tentative` (too many unfinished
-    requests of this team: none of them starts at once until some have come to something).
+    `standing` (others wait), `placement` (the queue must look at it), `lending` (of `limit` that
+    is free, others keep `used`; both 0: the queue hasn't said what they keep), `tentative` (too
+    many unfinished requests of this team: none of them starts at once until some have come to
+    something).
     More causes of a release: `gone` (no such booking), `state` (not queued: `subject` is what it
     is), `invalid` (no such option, or more pods placed than booked), `group` (`subject` is the
     booking that its group could not do without).

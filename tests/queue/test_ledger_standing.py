@@ -154,9 +154,9 @@ async def test_what_others_keep_is_borrowed_neither_at_once_nor_by_release(books
     fifth = await start(books, "b4", right=0)
     assert (fifth.cause, fifth.subject) == ("", ""), "8 of 8 less 1 used, 4 used, 2 kept: 1 left"
     sixth = await start(books, "b5", right=0)
-    assert (sixth.cause, sixth.used, sixth.limit, sixth.asked) == ("lending", 6000, 6000, 1000)
+    assert (sixth.cause, sixth.used, sixth.limit, sixth.asked) == ("lending", 2000, 2000, 1000)
     refused = await release(books, "w1", {"node-b": 1}, caps(0))
-    assert (refused.cause, refused.used, refused.limit) == ("lending", 6000, 6000)
+    assert (refused.cause, refused.used, refused.limit) == ("lending", 2000, 2000)
     within = await release(books, "w1", {"node-b": 1}, caps(6000))
     assert within.verdict is Verdict.BOOKED, "its own right needs nobody's leave"
     assert (await start(books, "o2", team="owner", right=3000)).verdict is Verdict.BOOKED

@@ -114,9 +114,9 @@ local function forbidding_guarantee(b, option, pods, right, unsure)
       others = others - unmet(key, other, 0) + unmet(key, other, delta)
     end
   end
-  local capacity = tonumber(pool_now[1])
-  if others > 0 and asked > math.max(0, capacity - used) - others then
-    cap.used, cap.limit = used, math.max(0, capacity - others)
+  local free = math.max(0, tonumber(pool_now[1]) - used)
+  if others > 0 and asked > free - others then
+    cap.used, cap.limit = others, free
     return cap
   end
   return nil
