@@ -18,7 +18,7 @@ _OURS = "system.fairslice.io/"
 _RBAC = "rbac.authorization.k8s.io"
 
 
-async def _waiting_line(scene: Scene, **spec: object) -> Team:
+async def _waiting_line(scene: Scene, **spec: Any) -> Team:
     """A team with one GPU, a Job that holds it, and three that wait for it."""
     await scene.node(a100(1))
     team = await scene.team("nlp", {"a100": ("1", "1")}, **spec)
