@@ -167,9 +167,16 @@ def mutating_configuration(
     workloads = [_workload(target, kind, Path.MUTATE) for kind in SUSPENDABLE]
     pods = _gpu_pods(target, Path.MUTATE, plain_pods)
     claims = _claims(target, Path.MUTATE)
-    entries = [
-        {**each, "reinvocationPolicy": "IfNeeded"} for each in (pods, plain, *workloads, *claims)
-    ]
+    # What the queue keeps there it creates again under its own name.
+    manifests = _entry(
+        target,
+        "manifests",
+        Path.MUTATE,
+        rules=[_rule("", ("podtemplates",), version="v1")],
+        conditions={"changes": cel.changes(), "stamped": cel.stamped()},
+    )
+    found = (pods, plain, *workloads, *claims, manifests)
+    entries = [{**each, "reinvocationPolicy": "IfNeeded"} for each in found]
     return _configuration("MutatingWebhookConfiguration", entries)
 
 

@@ -42,6 +42,7 @@ from fairslice_webhook.pods import decide_pod
 from fairslice_webhook.policy_objects import validate_policy_object
 from fairslice_webhook.replicas import advised, decide_replicas
 from fairslice_webhook.review import Review, ReviewError
+from fairslice_webhook.stored_manifests import decide_stored_manifest
 from fairslice_webhook.view import Call, View
 from fairslice_webhook.workload_updates import decide_workload_update
 from fairslice_webhook.workloads import WorkloadPlan, decide_workload
@@ -80,6 +81,8 @@ def decide(review: Review, view: View, call: Call, phase: Phase) -> Decision:
     if group == "resource.k8s.io" and kind in CLAIM_KINDS:
         decides = validate_claim if phase is Phase.VALIDATE else decide_claim
         return decides(review, view, call)
+    if group == "" and kind == "PodTemplate":
+        return decide_stored_manifest(review, view) if phase is Phase.MUTATE else Answer()
     if group == "" and kind == "Namespace":
         return decide_namespace(review, view, call)
     if group == GROUP:
