@@ -85,6 +85,14 @@ class DeviceWatch:
             )
         return self._devices
 
+    @property
+    def gives_gpus(self) -> bool:
+        """Say whether GPUs may come through claims here: a device class has some."""
+        if self._classes is None:
+            return False
+        known = Devices.build(self._classes.store.values(), (), ())
+        return any(unit is not None for unit in known.classes.values())
+
     async def run(self) -> None:
         """Look for the API, then follow it, forever."""
         root = f"{_GROUP}/{await self._version()}"

@@ -97,15 +97,18 @@ class _Held(NamedTuple):
 class FreeNodes:
     """`nodes` is a live view: one dictionary, in which a node that changes becomes a new object.
 
-    What holds without a place (made anew from the cluster, or left to the kube-scheduler) will
-    go somewhere: room is set aside for it as if it were placed now.
+    Only nodes of which `serves` says so are in it. What holds without a place (made anew from the
+    cluster, or left to the kube-scheduler) will go somewhere: room is set aside for it as if it
+    were placed now.
     """
 
     def __init__(
         self,
         needs_of: Callable[[str], PodNeeds | None],
         pods_of: Callable[[str], Iterable[PodThere]],
+        serves: Callable[[NodeFacts], bool],
     ) -> None:
+        self._serves = serves
         self._needs_of = needs_of
         self._pods_of = pods_of
         self._used: defaultdict[str, _Used] = defaultdict(_Used)
@@ -150,7 +153,7 @@ class FreeNodes:
         changed: set[str] = set()
         for name in self._stale:
             facts = nodes.get(name)
-            if facts is not None and facts.in_service:
+            if facts is not None and facts.in_service and self._serves(facts):
                 now = self._used[name].left_of(facts) if name in self._used else facts.state()
             else:
                 now = None

@@ -76,6 +76,11 @@ class SharedClaims:
         """What claims of pods come to."""
         return self._watch.devices
 
+    @property
+    def gives_gpus(self) -> bool:
+        """Whether GPUs may come through claims here."""
+        return self._watch.gives_gpus
+
     def of(self, booking_id: str) -> ClaimFacts | None:
         """Find the claim that carries a booking's stamp."""
         return self._by_booking.get(booking_id)

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import TypeVar
 
 from fairslice.kube.reflector import Key
+from fairslice.node_offers import NodeFacts
 from fairslice.placement import PodNeeds
 from fairslice_queue.changes import Pending
 from fairslice_queue.facts import PodFacts, WorkloadFacts
@@ -43,7 +44,9 @@ class Sightings:
         self._gone: dict[str, None] = {}
         self._touched: set[str] = set()
         self._pending = Pending()
-        self._free = FreeNodes(self.needs_of, lambda name: self.pods_of(name).values())
+        self._free = FreeNodes(
+            self.needs_of, lambda name: self.pods_of(name).values(), self._serves
+        )
 
     def workload_of(self, booking_id: str) -> WorkloadFacts | None:
         """Find the workload that carries a booking's stamp."""
@@ -162,11 +165,12 @@ class Sightings:
             self._free.pod_came(now.node, now.needs)
         if before is not None:
             self._free.pod_left(before.node, before.needs)
-            if self._offers_shares(before.node):
+            # What becomes free on other nodes serves nobody in line.
+            if before.node in self._free.nodes:
                 self.changed.set()
 
-    def _offers_shares(self, node: str) -> bool:
-        """Say whether what becomes free on a node may serve anyone in line."""
+    def _serves(self, node: NodeFacts) -> bool:
+        """Say whether there may be GPUs on a node."""
         raise NotImplementedError
 
     def _claims_devices(self, pod: PodFacts) -> bool:

@@ -13,6 +13,7 @@ from fairslice.kube.client import KubeClient
 from fairslice.kube.following import Following
 from fairslice.kube.objects import Namespace, Node, NodeStatus, ObjectMeta
 from fairslice.kube.reflector import FactReflector, Key, Reflector
+from fairslice.node_offers import NodeFacts
 from fairslice.placement import NodeState
 from fairslice.policy import Policy, PolicyError, Team
 from fairslice.teams import TeamIndex
@@ -71,7 +72,8 @@ class Watch(Sightings):
         self.paths = ObjectPaths()
         self._reader = FactReader()
         self._custom = CustomKinds(client, self.paths, self._reader, self.see_workload)
-        self.claims = SharedClaims(client, self._touch, self.look_at_strangers)
+        self._gives_devices = False
+        self.claims = SharedClaims(client, self._touch, self._on_devices)
         managed = f"{stamps.LABEL_MANAGED}=true"
         self._nodes = FactReflector(client, "/api/v1/nodes", Node, _seen_node)
         self._pods = FactReflector(client, "/api/v1/pods", LeanPod, self._reader.pod)
@@ -160,7 +162,7 @@ class Watch(Sightings):
         return tuple(self._stored.store.values())
 
     def free_nodes(self, books: Books) -> Mapping[str, NodeState]:
-        """What is free now: allocatable less what pods and bookings hold.
+        """What is free now, on nodes that may have GPUs: allocatable less what is held.
 
         The same dictionary each time, brought up to date by what changed since the last call. A
         node on which anything changed is a new object there, and none is ever changed in place.
@@ -188,9 +190,20 @@ class Watch(Sightings):
         bookings = ((booking_id, books.get(booking_id)) for booking_id in stale)
         pending.nodes |= self._free.update(self.inventory.nodes, bookings)
 
-    def _offers_shares(self, node: str) -> bool:
-        facts = self.inventory.nodes.get(node)
-        return facts is not None and bool(facts.shares)
+    def _serves(self, node: NodeFacts) -> bool:
+        # What DRA gives out no node advertises.
+        return bool(node.shares) or self._gives_devices
+
+    def _on_devices(self) -> None:
+        if self.claims.gives_gpus is not self._gives_devices:
+            self._gives_devices = not self._gives_devices
+            self._look_at_nodes()
+            self.changed.set()
+        self.look_at_strangers()
+
+    def _look_at_nodes(self) -> None:
+        for name in self.inventory.nodes:
+            self._free.node_changed(name)
 
     def _claims_devices(self, pod: PodFacts) -> bool:
         return bool(pod.spec.resource_claims) and self.claims.devices.known
@@ -264,8 +277,7 @@ class Watch(Sightings):
             self._on_membership()  # loans end at midnight there
         nodes = [seen.node for seen in self._nodes.store.values()]
         self.inventory = Inventory.build(nodes, self.policy, before=self.inventory)
-        for name in self.inventory.nodes:
-            self._free.node_changed(name)
+        self._look_at_nodes()
         self._pending.policy = self._pending.capacity = True
         self.capacity_changed = True
         self.look_at_strangers()

@@ -71,7 +71,11 @@ class Cluster:
     touched: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.free = FreeNodes(self.needs.get, lambda name: self.pods.get(name, {}).values())
+        self.free = FreeNodes(
+            self.needs.get,
+            lambda name: self.pods.get(name, {}).values(),
+            lambda node: bool(node.shares),
+        )
         self.books.take_changed()
 
     def node(self, name: str, found: NodeFacts | None) -> None:
@@ -101,7 +105,11 @@ class Cluster:
         return set(self.free.update(self.nodes, [(name, self.books.get(name)) for name in changed]))
 
     def from_nothing(self) -> dict[str, NodeState]:
-        nodes = {name: item.state() for name, item in self.nodes.items() if item.in_service}
+        nodes = {
+            name: item.state()
+            for name, item in self.nodes.items()
+            if item.in_service and item.shares
+        }
         for pods in self.pods.values():
             for pod in pods.values():
                 if pod.node in nodes and not pod.ended:
@@ -148,9 +156,11 @@ def plain(nodes: Mapping[str, NodeState]) -> dict[str, NodeState]:
 
 names, owners = st.sampled_from(NODES), st.sampled_from(BOOKINGS)
 node_facts = st.builds(
-    lambda name, gpus, ready: facts(name, gpus, in_service=ready),
+    lambda name, gpus, ready: facts(
+        name, gpus, in_service=ready, **({} if gpus else {"shares": ()})
+    ),
     names,
-    st.sampled_from([4, 8]),
+    st.sampled_from([0, 4, 8]),
     st.booleans(),
 )
 pods = st.builds(

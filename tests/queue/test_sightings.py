@@ -7,12 +7,14 @@ import pytest
 from fairslice import stamps
 from fairslice.booking import State
 from fairslice.kube.reflector import Key
+from fairslice.node_offers import NodeFacts
 from fairslice.placement import PodNeeds
 from fairslice_queue.books import Books
 from fairslice_queue.facts import PodFacts
 from fairslice_queue.sightings import Sightings
 
 from .plans import booking
+from .test_free_nodes import facts as node_facts
 from .test_reconcile import pod as a_pod
 from .test_reconcile import work
 
@@ -20,8 +22,15 @@ from .test_reconcile import work
 class Seen(Sightings):
     """One GPU node, `n1`; claims hold nothing."""
 
-    def _offers_shares(self, node: str) -> bool:
-        return node == "n1"
+    def __init__(self) -> None:
+        super().__init__()
+        nodes = {name: node_facts(name) for name in ("n1", "cpu-1")}
+        for name in nodes:
+            self._free.node_changed(name)
+        self._free.update(nodes, ())
+
+    def _serves(self, node: NodeFacts) -> bool:
+        return node.name == "n1"
 
     def _claims_devices(self, pod: PodFacts) -> bool:
         return False

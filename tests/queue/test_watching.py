@@ -20,6 +20,8 @@ from .plans import GPU, booking, option
 
 JOBS, PODS, NODES = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
+DRA = "/apis/resource.k8s.io"
+CLASSES = f"{DRA}/v1/deviceclasses"
 Obj = dict[str, Any]
 
 
@@ -47,11 +49,13 @@ class Stub(KubeClient):
     async def get(
         self, path: str, params: Params | None = None, *, within: float = DEFAULT_SECONDS
     ) -> bytes:
-        if path == "/apis/resource.k8s.io":
+        if path == DRA and CLASSES not in self.lists:
             raise NotFound(404, "NotFound", path)
         self.listed.append(path)
         metadata = {"resourceVersion": str(self._version)}
-        body = {"metadata": metadata, "items": self.lists.get(path, []), "groups": []}
+        items = self.lists.get(path, [])
+        versions = [{"version": "v1"}]
+        body = {"metadata": metadata, "items": items, "groups": [], "versions": versions}
         return msgspec.json.encode(body)
 
     async def stream(
@@ -183,6 +187,22 @@ async def test_heartbeats_and_writings_of_others_wake_nobody() -> None:
         await stub.tell(POLICIES, "MODIFIED", policy())
         assert quiet(watch, books)
         assert watch.annotations_of("a")[stamps.STATUS] == "Queued"
+
+
+async def test_nodes_that_advertise_no_gpus_count_only_where_claims_may_give_some() -> None:
+    cpu = node("cpu-1", gpus=0)
+    books = Books()
+    async with watching(Stub(**{NODES: [node(), cpu]})) as watch:
+        assert set(watch.free_nodes(books)) == {"n1"}
+    classes = [{"metadata": {"name": "net.example.com"}, "spec": {"selectors": [
+        {"cel": {"expression": 'device.driver == "net.example.com"'}}]}}]  # fmt: skip
+    stub = Stub(**{NODES: [node(), cpu], CLASSES: classes})
+    async with watching(stub) as watch:
+        assert set(watch.free_nodes(books)) == {"n1"}
+        watch.changed.clear()
+        await stub.tell(CLASSES, "ADDED", {"metadata": {"name": "gpu.nvidia.com"}})
+        assert watch.changed.is_set()
+        assert set(watch.free_nodes(books)) == {"n1", "cpu-1"}
 
 
 async def test_teams_policy_and_capacity_are_told_apart() -> None:
