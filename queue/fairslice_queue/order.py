@@ -131,6 +131,10 @@ class Order:
         work_class = self._policy.classes.get(booking.work_class)
         return work_class is not None and work_class.preempts is Preempts.EVERYONE
 
+    def lifts(self, item: Waiting) -> bool:
+        """Say whether work goes before better classes, but for what passes everyone."""
+        return item.urgent or self._aged(item.booking)
+
     def ages_at(self, booking: Booking) -> float:
         """Return when it will have waited too long (Unix seconds); 0: never, or it has."""
         aging = self._policy.aging

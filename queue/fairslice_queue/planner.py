@@ -108,6 +108,14 @@ class Planner:
         self._touched.update(teams)
         self._slate.nodes.update(nodes)
 
+    def lifted(self) -> set[str]:
+        """Name the first of each kind of work that goes before better classes."""
+        line, order = self._slate.line, self._order
+        if order is None:
+            return set()
+        rows = (row for team in line.teams for row in line.rows_of(team))
+        return {row.first for row in rows if order.lifts(line.first(row))}
+
     @property
     def kept(self) -> dict[str, Reserve]:
         """The nodes kept for work that waits, by booking id."""

@@ -1,6 +1,6 @@
-"""What the ledger must know to let work start at once: capacity, who lends what, what is kept."""
+"""What the ledger must know to let work start at once: capacity, lending, who goes first."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 
 from fairslice.booking import Booking
 from fairslice.pool_capacity import pool_capacity
@@ -22,6 +22,7 @@ class Publishing:
         self._teams: TeamIndex | None = None
         self._lending: Mapping[str, Lending] | None = None
         self._keeps: Mapping[str, Keep] | None = None
+        self._lifted: Set[str] = frozenset()
 
     async def rebuild(self, bookings: Sequence[Booking]) -> None:
         """Make the books anew from these bookings and what is published."""
@@ -30,6 +31,7 @@ class Publishing:
         teams, lending = seat.watch.teams, self._lent(seat.clock())
         await seat.ledger.rebuild(seat.epoch, bookings, seat.watch.inventory.capacity(), lending)
         self._teams, self._lending, self._keeps = teams, lending, {}
+        self._lifted = frozenset()
 
     async def tell(self, now: float, *, anew: bool) -> None:
         """Publish what nodes offer and who keeps what of its guarantee.
@@ -64,6 +66,13 @@ class Publishing:
         if keeps != self._keeps:
             await self._seat.ledger.keep(self._seat.epoch, keeps)
             self._keeps = keeps
+
+    async def tell_lifted(self, lifted: Set[str]) -> None:
+        """Publish who goes before better classes."""
+        if lifted != self._lifted:
+            flags = {**dict.fromkeys(self._lifted, False), **dict.fromkeys(lifted, True)}
+            await self._seat.ledger.block_many(self._seat.epoch, {}, flags)
+            self._lifted = frozenset(lifted)
 
     def _lent(self, now: float) -> dict[str, Lending]:
         teams = self._seat.watch.teams

@@ -223,6 +223,8 @@ class Reign:
         if capped:
             await seat.ledger.block_many(seat.epoch, self._with_members(capped))
         await self._publishing.tell_kept(planner.kept, self._outlook.members)
+        if thorough:
+            await self._publishing.tell_lifted(planner.lifted())
         self._tell()
         self._pushing.void_claims(now)
         return agreed

@@ -102,3 +102,17 @@ async def test_who_waits_for_kept_nodes_leaves_the_others_to_whoever_comes(box: 
     assert await why_not(box, 3, None) == "capacity"
     await box.delete("Job", "large", "nlp")
     await eventually(box, 3, "", None)
+
+
+async def test_work_that_waited_too_long_is_passed_by_nobody(box: World) -> None:
+    await box.merge(
+        "SharingPolicy", "default", {"spec": {"queue": {"aging": "1s", "reserveAfter": "1h"}}}
+    )
+    await box.create(team("nlp"))
+    await box.start()
+    await box.create(job("runs", gpus=1, seconds=None), "nlp")
+    await box.until(lambda: box.running() == {"runs"})
+    await box.create(job("long", gpus=3, pods=3, work_class="experiment"), "nlp")
+    await box.until(lambda: box.suspended() == {"long"})
+    assert await why_not(box, 1, None) == "", "a better class"
+    await eventually(box, 1, "standing", None)
