@@ -1,20 +1,22 @@
 """Why work stands where it does: the terms are those of the order, and the numbers add up."""
 
 import math
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import json
 from prometheus_client import CollectorRegistry
 
 from fairslice import stamps
 from fairslice.budgets import Stop
 from fairslice.fairshare import PoolWeight
 from fairslice.settings import Address
-from fairslice.status_client import StatusUnavailable, fetch
+from fairslice.status_client import StatusUnavailable, fetch, print_rows
 from fairslice.teams import TeamIndex
 from fairslice_queue.explaining import Explanation, explain
 from fairslice_queue.metrics import QueueMetrics
@@ -82,6 +84,67 @@ def test_the_terms_of_the_share_add_up_to_what_the_line_goes_by(
         terms["queued at"],
         terms["name"],
     )
+
+
+_SHARE = re.compile(
+    r"(\S+): (\S+) GPU-hours \(decayed\) / \((\S+) GPUs × (\S+) h\) × rate (\S+) = (\S+), "
+    r"/ weight (\d+)"
+)
+_HELD = re.compile(r"holds (\S+) \+ asks (\S+) = (\S+) of (\S+) guaranteed")
+
+
+def printed(told: Explanation, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
+    """What `fairslice queue explain` shows: by term its value and how that came about."""
+    capsys.readouterr()
+    print_rows(json.decode(json.encode(told.terms)), "table", empty="")
+    _, *lines = capsys.readouterr().out.splitlines()
+    found = {}
+    for line in lines:
+        term, value, how = re.split(r"\s{2,}|(?<=\d) (?=\S)", line.strip(), maxsplit=2)
+        found[term] = (value, how)
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["a100", "t4", "h100"]), st.floats(0, 1e11), max_size=3),
+    weights,
+    st.integers(1, 5),
+    st.integers(0, 6),
+    st.integers(1, 4),
+    st.integers(0, 6),
+)
+def test_what_is_printed_can_be_reckoned_again(
+    capsys: pytest.CaptureFixture[str],
+    use: dict[str, float],
+    weighed: dict[str, PoolWeight],
+    weight: int,
+    held: int,
+    asked: int,
+    guaranteed: int,
+) -> None:
+    state = Scene([team("cv", weight=weight, guaranteed=guaranteed)], [node()])
+    if held:
+        state.hold("runs", pods=held)
+    state.wait("x", pods=asked, at=NOW - 77)
+    told, item, line = explained(state, use, weighed)
+    rows = printed(told, capsys)
+    key = line.key(item)
+    match = _SHARE.fullmatch(rows["share"][1])
+    if match is None:
+        assert rows["share"] == ("0.0", "team cv has used nothing lately")
+        assert not key.share
+    else:
+        hours, gpus, horizon, rate, part, over = (float(text) for text in match.groups()[1:])
+        again = hours / (gpus * horizon) * rate
+        assert part == pytest.approx(again, rel=2e-5, abs=1e-12)
+        assert float(rows["share"][0]) == pytest.approx(again / over, rel=3e-5, abs=2e-9)
+    holds, asks, both, most = map(float, _HELD.search(rows["borrowed"][1]).groups())  # type: ignore[union-attr]
+    assert (holds, asks, both, most) == (held, asked, held + asked, guaranteed)
+    assert rows["borrowed"][0] == str(int(both > most)) == str(key.borrowed)
+    assert rows["class"] == ("1", "training, place 2 of 4 (0 is the best)")
+    assert rows["passes"] == ("3", "ordinary")
+    assert rows["queued at"][1].endswith(", 77 s ago")
 
 
 def test_each_term_says_where_its_number_comes_from() -> None:
