@@ -31,7 +31,7 @@ class Excess:
 def limits_of(team: Team, work_class: str, options: Iterable[Option], now: float = inf) -> Limits:
     """Collect the caps that a booking with these options must keep, loans that run included."""
     options = tuple(options)
-    pools = {option.pool: team.limit(option.pool, now) for option in options}
+    pools = {pool: team.limit(pool, now) for pool in {option.pool: None for option in options}}
     named = {resource for option in options for resource in option.units}
     largest = max((limit for limit in pools.values() if limit is not None), default=0)
     return Limits(

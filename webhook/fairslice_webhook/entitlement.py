@@ -30,6 +30,10 @@ def entitled(view: View, team: Team, request: BookRequest) -> BookRequest:
     stops = _stops(view, team, request.now)
     if request.overflow_queue:
         return _waiting(view, team, request, stops)
+    if not stops and not any(
+        view.teams.kept(option.pool, request.now) for option in request.booking.options
+    ):
+        return request
     why, open_ = "", list[Option]()
     for option in request.booking.options:
         stop = stop_for(stops, option.pool, request.now)

@@ -154,13 +154,9 @@ def assess(
         asked, why = " + ".join(ask.units), "no single node offers them together"
         text = messages.option_missing("", asked, why, offered_names(offers))
         raise Refusal(text, 422, "Invalid")
-    return GpuWork(
-        ask,
-        found.work_class,
-        found.source,
-        _in_service_first(subject, placeable),
-        _in_service_first(subject, ideal or placeable),
-    )
+    ordered = _in_service_first(subject, placeable)
+    best = _in_service_first(subject, ideal) if ideal else ordered
+    return GpuWork(ask, found.work_class, found.source, ordered, best)
 
 
 def book_request(
@@ -302,8 +298,8 @@ def _placeable(view: View, options: tuple[Option, ...]) -> tuple[Option, ...]:
 def _closed_pools(subject: Subject, team: Team, offers: Sequence[Offer]) -> frozenset[str]:
     if subject.modes.quota is not Mode.ENFORCE:
         return frozenset()
-    now = subject.call.now
-    return frozenset(offer.pool for offer in offers if team.most(offer.pool, now) == 0)
+    pools, now = {offer.pool for offer in offers}, subject.call.now
+    return frozenset(pool for pool in pools if team.most(pool, now) == 0)
 
 
 def _in_service_first(subject: Subject, options: tuple[Option, ...]) -> tuple[Option, ...]:

@@ -5,7 +5,7 @@ operations of ours never do is left out: moving, copying, replacing the whole do
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET, Raw, json
 
@@ -53,8 +53,15 @@ def _changed(ops: Sequence[Op], document: bytes | Raw) -> Any:
         if ops:
             raise _failure(ops[0], "the document has no members")
         return json.decode(raw)
+    above, level = "", root
     for op in ops:
-        _run(op, root)
+        if op.path[:1] != "/":
+            raise _failure(op, "a path begins with a slash")
+        parent, _, step = op.path.rpartition("/")
+        # Neighbours often change the same level, and an operation there leaves the way to it.
+        if parent != above:
+            above, level = parent, _reached(op, root, parent)
+        _run(op, level, step)
     return root
 
 
@@ -68,12 +75,10 @@ def _opened(value: Any) -> _Level | None:
     return _ITEMS.decode(value) if first == b"[" else None
 
 
-def _run(op: Op, root: _Level) -> None:
-    steps = op.path.split("/")
-    if len(steps) < 2 or steps[0]:
-        raise _failure(op, "a path begins with a slash")
+def _reached(op: Op, root: _Level, path: str) -> _Level:
+    """Open all levels on the way to one."""
     level: Any = root
-    for step in steps[1:-1]:
+    for step in path.split("/")[1:]:
         key = _key(op, level, step)
         held = level[key]
         below = _opened(held)
@@ -82,10 +87,14 @@ def _run(op: Op, root: _Level) -> None:
         if below is not held:
             level[key] = below
         level = below
+    return cast(_Level, level)
+
+
+def _run(op: Op, level: Any, step: str) -> None:
     if op.op == "add":
-        _add(op, level, steps[-1])
+        _add(op, level, step)
         return
-    key = _key(op, level, steps[-1])
+    key = _key(op, level, step)
     if op.op == "remove":
         del level[key]
     elif op.op == "replace":

@@ -58,7 +58,7 @@ def attached(plan: PodPlan, booking: str, answer: Attachment) -> Answer:
     if answer.accepted and answer.option is not None and covers(answer.option, plan.ask):
         # Should its class or option be gone since, what was released stays released.
         with suppress(Refusal):
-            plan, _ = plan.worked_out()
+            plan = plan.worked_out()
         return plan.answer(plan.booked(booking, answer.option, pod_stamp=answer.pod))
     return attached_unasked(plan)
 
@@ -66,7 +66,7 @@ def attached(plan: PodPlan, booking: str, answer: Attachment) -> Answer:
 def attached_unasked(plan: PodPlan) -> Answer:
     """Gate a pod whose claim was refused or could not be checked; the queue looks after it."""
     try:
-        plan, _ = plan.worked_out()
+        plan = plan.worked_out()
     except Refusal as refusal:
         return Answer(denial=refusal.denial)
     controller = plan.subject.controller

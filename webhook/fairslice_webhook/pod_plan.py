@@ -39,22 +39,21 @@ class PodPlan:
     warnings: tuple[str, ...] = ()
     records: tuple[AuditRecord, ...] = ()
 
-    def noting(self, notes: Notes) -> "PodPlan":
-        """Return the plan with what is to be told."""
-        return replace(self, warnings=tuple(notes.warnings), records=tuple(notes.records))
+    def noting(self, notes: Notes, work: GpuWork | None = None) -> "PodPlan":
+        """Return the plan with what is to be told, and its options if they are worked out."""
+        told, records = tuple(notes.warnings), tuple(notes.records)
+        return replace(self, work=work or self.work, warnings=told, records=records)
 
-    def worked_out(self) -> "tuple[PodPlan, GpuWork]":
-        """Return the plan with its options worked out.
+    def worked_out(self) -> "PodPlan":
+        """Return the plan with its options worked out. Raises Refusal."""
+        return self if self.work is not None else replace(self, work=self.assessed())
 
-        Raises Refusal.
-        """
-        if self.work is not None:
-            return self, self.work
+    def assessed(self) -> GpuWork:
+        """Work the options out. Raises Refusal."""
         meta = self.pod.metadata
-        work = assess(
+        return assess(
             self.subject, self.team, self.ask, self.pod.spec, meta.labels, owner_kinds(meta)
         )
-        return replace(self, work=work), work
 
     def wish(self, *, as_enforced: bool = False) -> BookRequest:
         """Make the wish to book this pod. The work must be worked out."""

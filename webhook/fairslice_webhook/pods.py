@@ -84,7 +84,7 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
         # Claims for other devices, or for GPUs that are in the books by themselves.
         return _settle(pod, ask, base, notes)
     plan = PodPlan(subject, team, pod, ask, replace(base, drop_zero_keys=subject.work_enforced))
-    attach = _attachment(plan.noting(notes))
+    attach = _attachment(plan, notes)
     if attach is not None:
         return attach
     claimed = _of_workload(subject) or subject.stamp(stamps.CLAIMED) != ""
@@ -94,9 +94,9 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
         pod_group(meta)
     except PodGroupError as error:
         raise Refusal(str(error), 422, "Invalid") from None
-    plan, work = plan.worked_out()
+    work = plan.assessed()
     _note_work(subject, work, pod, notes)
-    plan = plan.noting(notes)
+    plan = plan.noting(notes, work)
     if not subject.books:
         # Pods of a workload were looked at with it.
         if Mode.AUDIT in (modes.quota, modes.queue) and not _of_workload(subject):
@@ -111,7 +111,7 @@ def _decide_gpu(subject: Subject, team: Team, pod: Pod, base: PodEdits, notes: N
     return Peek(team.name, request, plan, dry=True) if review.dry_run else Book(request, plan)
 
 
-def _attachment(plan: PodPlan) -> Attach | None:
+def _attachment(plan: PodPlan, notes: Notes) -> Attach | None:
     """See whether the pod says that it belongs to a released workload."""
     subject = plan.subject
     assignment = read_assignment(plan.pod.metadata)
@@ -128,7 +128,7 @@ def _attachment(plan: PodPlan) -> Attach | None:
         team=plan.team.name,
         pod=subject.pod_stamp(assignment.booking),
         now=subject.call.now,
-        plan=plan,
+        plan=plan.noting(notes),
     )
 
 
@@ -173,7 +173,7 @@ def _base_edits(subject: Subject, pod: Pod, notes: Notes) -> PodEdits:
             notes.audit("hide", "change", messages.hidden(hiding.told))
         if policy.hiding.device_list_strategy is DeviceListStrategy.ENVVAR:
             for _, container in containers_of(pod.spec):
-                if sets_devices(container) and holds_gpu(container):
+                if sets_devices(container, policy.hiding) and holds_gpu(container):
                     notes.warn(messages.env_from_open(container.name))
     if not subject.enforces_anything:
         return PodEdits()
