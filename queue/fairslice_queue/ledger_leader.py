@@ -24,8 +24,8 @@ __all__ = ["LINGERS", "LedgerLeader"]
 LINGERS = "kept for its successor"
 """The reason of a booking whose pod ended and whose units wait for the group's next pod."""
 
-_CHUNK = 200
-# So that no script holds Redis for more than some 5 ms.
+# So many a script, or it would hold Redis for more than some 5 ms.
+_CHUNK = 100
 _RELEASES = 50
 # Chunks are short, but on a busy machine not as short as a booking.
 _LONG_SECONDS = 2.0
@@ -229,7 +229,7 @@ class LedgerLeader(LedgerReader):
     async def block_many(
         self, epoch: int, blocked: Mapping[str, bool], lifted: Mapping[str, bool] | None = None
     ) -> None:
-        """Say how waiting bookings stand in others' way, by id; 200 a round trip.
+        """Say how waiting bookings stand in others' way, by id; 100 a round trip.
 
         `blocked`: in nobody's, since nothing but their own teams' caps holds them up. `lifted`:
         before every rank, since they have waited for so long.

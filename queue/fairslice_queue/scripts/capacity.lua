@@ -1,5 +1,12 @@
 -- Put between records.lua and the scripts that publish capacity.
 
+-- Add pairs in calls of some hundred, since each call costs as much as a dozen pairs.
+local function add_pairs(command, key, flat)
+  for first = 1, #flat, 400 do
+    call(command, key, unpack(flat, first, math.min(first + 399, #flat)))
+  end
+end
+
 -- offers: offer → node → allocatable units. Free is what is neither placed
 -- nor kept for somebody; it may be negative.
 local function publish(offers)
@@ -18,12 +25,14 @@ local function publish(offers)
         used[flat[i]] = (used[flat[i]] or 0) + tonumber(flat[i + 1])
       end
     end
-    local total = 0
+    local total, offered, left = 0, {}, {}
     for node, units in pairs(nodes) do
-      call('HSET', capacity, node, units)
-      call('ZADD', free, units - (used[node] or 0), node)
+      offered[#offered + 1], offered[#offered + 2] = node, units
+      left[#left + 1], left[#left + 2] = units - (used[node] or 0), node
       total = total + units
     end
+    add_pairs('HSET', capacity, offered)
+    add_pairs('ZADD', free, left)
     call('SADD', REGISTRY, capacity, free)
     call('SADD', known, offer)
     call('HSET', totals, offer, total)
