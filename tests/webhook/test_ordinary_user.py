@@ -301,7 +301,17 @@ async def test_an_annotation_that_injects_devices_is_refused_later_too(
 
 @pytest.mark.parametrize(
     ("prefix", "may"),
-    [("", True), ("NVIDIA_", True), ("NVIDIA_VISIBLE_DEVICES", True), ("APP_", False)],
+    [
+        ("", True),
+        ("NVIDIA_", True),
+        ("NVIDIA_VISIBLE_DEVICES", True),
+        ("NVIDIA_IMEX_", True),
+        ("NVIDIA_IMEX_X", False),
+        ("CUDA_", True),
+        ("CUDA_MPS_PIPE_", True),
+        ("DOCKER_", True),
+        ("APP_", False),
+    ],
 )
 def test_only_a_prefix_that_can_make_the_name_counts(prefix: str, may: bool) -> None:
     item = Container(
@@ -309,7 +319,7 @@ def test_only_a_prefix_that_can_make_the_name_counts(prefix: str, may: bool) -> 
         env_from=(EnvFrom(prefix=prefix),),
         resources=None,
     )
-    assert sets_devices(item) is may
+    assert sets_devices(item, HidingSpec(extra_env=("DOCKER_RESOURCE_GPU",))) is may
 
 
 async def test_a_prefix_does_not_open_devices_to_a_container_without_gpus(

@@ -204,6 +204,10 @@ def sees(pod: dict[str, Any], item: dict[str, Any], strategy: DeviceListStrategy
     prefixes = [source["prefix"] for source in item.get("envFrom") or []]
     if any("NVIDIA_VISIBLE_DEVICES".startswith(prefix) for prefix in prefixes):
         layers.append({"NVIDIA_VISIBLE_DEVICES": "all"})
+    # Beside `void` the toolkit heeds none of the others.
+    if holds(item) and by_variable:
+        named = [name for name in OPENING if any(map(name.startswith, prefixes))]
+        layers.append(dict.fromkeys(named, "all"))
     layers += [{entry["name"]: entry.get("value", "all")} for entry in item.get("env") or []]
     final: dict[str, str] = {}
     for layer in layers:

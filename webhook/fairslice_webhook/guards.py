@@ -9,7 +9,13 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 
 from fairslice import messages
-from fairslice.hidden_env import INJECTING_DOMAINS, INJECTING_PREFIXES, VISIBLE_DEVICES
+from fairslice.hidden_env import (
+    ALWAYS_HIDDEN,
+    INJECTING_DOMAINS,
+    INJECTING_PREFIXES,
+    MPS_PREFIX,
+    VISIBLE_DEVICES,
+)
 from fairslice.kube.objects import Container, Pod
 from fairslice.v1alpha1.policy import DeviceListStrategy, HidingSpec
 from fairslice_webhook.hiding import containers_of, holds_gpu
@@ -94,7 +100,12 @@ def container_breaches(container: Container, hiding: HidingSpec) -> Iterator[str
         if _clean(mount.mount_path).startswith(_DEVICE_MOUNTS):
             yield messages.guard_device_mount(container.name, mount.mount_path)
     envvar = hiding.device_list_strategy is DeviceListStrategy.ENVVAR
-    if hiding.strict_env_from and envvar and sets_devices(container) and holds_gpu(container):
+    if (
+        hiding.strict_env_from
+        and envvar
+        and sets_devices(container, hiding)
+        and holds_gpu(container)
+    ):
         yield messages.guard_env_from(container.name)
 
 
@@ -104,9 +115,18 @@ def opens_devices(path: str) -> bool:
     return clean in _PARENTS or clean.startswith(_BELOW)
 
 
-def sets_devices(container: Container) -> bool:
+def sets_devices(container: Container, hiding: HidingSpec) -> bool:
     """Say whether envFrom may set a variable that chooses devices; a prefix can rule that out."""
-    return any(VISIBLE_DEVICES.startswith(source.prefix) for source in container.env_from or ())
+    return any(_may_name(source.prefix, hiding) for source in container.env_from or ())
+
+
+def _may_name(prefix: str, hiding: HidingSpec) -> bool:
+    names = (VISIBLE_DEVICES, *ALWAYS_HIDDEN, *hiding.extra_env)
+    return (
+        MPS_PREFIX.startswith(prefix)
+        or prefix.startswith(MPS_PREFIX)
+        or any(name.startswith(prefix) for name in names)
+    )
 
 
 def annotation_breaches(annotations: Mapping[str, str] | None) -> Iterator[str]:
