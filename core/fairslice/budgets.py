@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fairslice import messages
 from fairslice.money import COST_UNIT, MICRO, format_micro
 from fairslice.periods import moment_text, period_at
-from fairslice.v1alpha1.team import Exhausted, Period
+from fairslice.v1alpha1.team import Exhausted, Period, Running
 
 __all__ = [
     "Budget",
@@ -50,6 +50,7 @@ class Budget:
     period: Period
     on_exhausted: Exhausted
     pool: str = ""
+    running: Running = Running.FINISH
 
     def covers(self, pool: str) -> bool:
         """Say whether use of a pool counts towards it."""
@@ -128,13 +129,20 @@ def judge(
 class Stop:
     """A budget that is gone: nothing new in this pool (empty: in none) until a moment.
 
-    With `scavenges`, new work may still have what nobody else wants.
+    With `scavenges`, new work may still have what nobody else wants; `running` is what becomes
+    of the work that runs.
     """
 
     pool: str
     scavenges: bool
     until: float
     reason: str
+    running: Running = Running.FINISH
+
+    @property
+    def degrades(self) -> bool:
+        """Say whether what runs has only what nobody else wants."""
+        return self.scavenges or self.running is not Running.FINISH
 
 
 def stops_of(team: str, states: Iterable[BudgetState], zone: tzinfo) -> tuple[Stop, ...]:
@@ -145,6 +153,7 @@ def stops_of(team: str, states: Iterable[BudgetState], zone: tzinfo) -> tuple[St
             scavenges=state.budget.on_exhausted is Exhausted.SCAVENGE,
             until=state.end,
             reason=messages.budget_exhausted(team, state.budget.text, moment_text(state.end, zone)),
+            running=state.budget.running,
         )
         for state in states
         if state.exhausted

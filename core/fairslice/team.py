@@ -15,7 +15,9 @@ from fairslice.quotas import DAY_MINUTES, Loan, PoolQuota, Quota, Window
 from fairslice.v1alpha1.team import (
     BudgetSpec,
     Day,
+    Exhausted,
     QuotaCut,
+    Running,
     TeamModesSpec,
     TeamPoolSpec,
     TeamSpec,
@@ -205,7 +207,16 @@ def _compile_budget(index: int, item: BudgetSpec) -> tuple[Budget, ...]:
         amounts.append((parse_quantity(item.money), True))
     if not amounts:
         raise PolicyError(f"spec.budgets[{index}]: names no amount: set gpuHours or money")
+    scavenges = item.on_exhausted is Exhausted.SCAVENGE
+    running = item.running
+    if isinstance(running, UnsetType):
+        running = Running.DEGRADE if scavenges else Running.FINISH
+    elif scavenges and running is Running.FINISH:
+        raise PolicyError(
+            f"spec.budgets[{index}].running: with onExhausted Scavenge, what runs can't keep "
+            f"more rights than what starts: leave it out, or set Degrade or Stop"
+        )
     return tuple(
-        Budget(amount, in_money, item.period, item.on_exhausted, pool)
+        Budget(amount, in_money, item.period, item.on_exhausted, pool, running)
         for amount, in_money in amounts
     )

@@ -77,12 +77,18 @@ class Displacing:
             yield self._push_out(victim, booking.id, rule)
 
     def cut_down(self) -> Iterator[Preempt]:
-        """Push out what teams hold beyond limits that were lowered, where they say so."""
+        """Push out what teams hold beyond lowered limits or budgets, where they say so."""
         scene = self._scene
-        if not scene.teams.cut_down:
+        if not (scene.teams.cut_down or scene.stops):
             return
         for victim, rule in over_limit(
-            scene.policy, scene.teams, scene.tally, self._victims, self.leaving, self._now
+            scene.policy,
+            scene.teams,
+            scene.tally,
+            self._victims,
+            self.leaving,
+            self._now,
+            scene.stops,
         ):
             self._room.leave([victim])
             yield self._push_out(victim, "", rule)

@@ -59,8 +59,13 @@ class Rights:
     def has_scavenged(self, booking: Booking) -> bool:
         """Say whether a holder has only what nobody else wants."""
         option = booking.option
-        stop = self.stop(booking.team, option.pool) if option is not None else None
-        return stop is not None and stop.scavenges
+        return option is not None and self._degraded(booking.team, option.pool)
+
+    def _degraded(self, team: str, pool: str) -> bool:
+        stops = self._stops.get(team, _NONE)
+        return any(
+            stop.degrades and stop.pool in ("", pool) and stop.until > self._now for stop in stops
+        )
 
     def guaranteed(self, team: str, pool: str) -> int:
         """Return what a team always gets back, in milli-GPU: nothing once it scavenges."""
@@ -68,11 +73,7 @@ class Rights:
         if found is None:
             return 0
         guaranteed = found.quota(pool, self._now).guaranteed
-        if guaranteed and team in self._stops:
-            stop = self.stop(team, pool)
-            if stop is not None and stop.scavenges:
-                return 0
-        return guaranteed
+        return 0 if guaranteed and self._degraded(team, pool) else guaranteed
 
     def unlent(self, team: str, pool: str, asked: int) -> tuple[int, int] | None:
         """Say what forbids borrowing so much: what is free, and what of it is kept by others.

@@ -19,7 +19,7 @@ from fairslice.budgets import (
 from fairslice.money import COST_UNIT, MICRO
 from fairslice.policy import Policy, PolicyError, Team
 from fairslice.v1alpha1.policy import SharingPolicySpec
-from fairslice.v1alpha1.team import Exhausted, Period, TeamSpec
+from fairslice.v1alpha1.team import Exhausted, Period, Running, TeamSpec
 
 HOUR = 3600 * MICRO
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -110,7 +110,7 @@ def test_budgets_are_read_from_teams() -> None:
         ]
     )
     assert made.budgets == (
-        budget(2000, on_exhausted=Exhausted.SCAVENGE),
+        budget(2000, on_exhausted=Exhausted.SCAVENGE, running=Running.DEGRADE),
         budget(amount=Fraction(199, 2), in_money=True, period=Period.WEEKLY, pool="a100"),
     )
     assert [item.text for item in made.budgets] == [
@@ -119,6 +119,18 @@ def test_budgets_are_read_from_teams() -> None:
     ]
     with pytest.raises(PolicyError, match="set gpuHours or money"):
         team(budgets=[{"period": "Daily"}])
+
+
+def test_what_becomes_of_running_work_is_said_or_follows_from_what_new_work_may() -> None:
+    def running(**fields: str) -> Running:
+        return team(budgets=[{"gpuHours": 1, **fields}]).budgets[0].running
+
+    assert running() is Running.FINISH
+    assert running(onExhausted="Scavenge") is Running.DEGRADE
+    assert running(running="Stop") is Running.STOP
+    assert running(onExhausted="Scavenge", running="Stop") is Running.STOP
+    with pytest.raises(PolicyError, match=r"spec\.budgets\[0\]\.running: with onExhausted Scav"):
+        running(onExhausted="Scavenge", running="Finish")
 
 
 def test_a_loan_adds_to_the_limit_through_its_last_day() -> None:

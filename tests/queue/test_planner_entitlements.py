@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fairslice.budgets import Stop
 from fairslice.policy import Team
+from fairslice.v1alpha1.team import Running
 from fairslice_queue.actions import Preempt
 
 from .plans import NOW, Scene, node, option, policy, team
@@ -203,6 +204,36 @@ def test_a_borrower_pushes_out_scavengers_only() -> None:
     state.hold("scavenged", team="cv", work_class="training")
     state.hold("borrowed", team="ads", work_class="experiment")
     state.wait("wants", team="nlp", work_class="training", pods=2)
+    assert state.plan().pushed == []
+
+
+def test_what_runs_on_a_budget_that_is_gone_finishes_degrades_or_stops() -> None:
+    def gone(running: Running) -> Scene:
+        stop = Stop("a100", False, NOW + DAY, "the budget is gone until tomorrow", running)
+        teams = [team("cv", guaranteed=2), team("nlp")]
+        state = scene(teams, 2, stops={"cv": (stop,)})
+        state.hold("runs", team="cv", ran=7200).hold("fresh", team="cv", ran=30)
+        state.wait("wants", team="nlp")
+        return state
+
+    assert gone(Running.FINISH).plan().pushed == []
+    assert gone(Running.DEGRADE).plan().pushed == ["runs"]
+    alone = gone(Running.DEGRADE)
+    alone.waiting.clear()
+    assert alone.plan().pushed == []
+    ended = gone(Running.STOP)
+    ended.waiting.clear()
+    plan = ended.plan()
+    assert plan.pushed == ["runs"]  # the other one's minRuntime isn't over yet
+    action = next(item for item in plan if isinstance(item, Preempt))
+    assert "budget is used up, and what runs on it is to stop" in action.rule
+    assert ended.plan(NOW + DAY).pushed == []
+
+
+def test_a_budget_of_one_pool_stops_nothing_elsewhere() -> None:
+    stop = Stop("t4", False, NOW + DAY, "gone", Running.STOP)
+    state = scene([team("cv", guaranteed=2)], 2, stops={"cv": (stop,)})
+    state.hold("runs", team="cv", ran=7200)
     assert state.plan().pushed == []
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "preempted_by",
     "pushed_out_by_others",
     "rule_borrower",
+    "rule_budget_gone",
     "rule_class",
     "rule_quota_cut",
     "rule_scavenger",
@@ -43,6 +44,11 @@ def rule_borrower(victim_class: str, team: str) -> str:
 def rule_class(work_class: str, victim_class: str) -> str:
     """Name the right of a class that passes everyone."""
     return line(f"class {work_class} goes before {victim_class}")
+
+
+def rule_budget_gone(team: str) -> str:
+    """Name the right to stop what runs on a budget that is used up, if the team has it so."""
+    return line(f"team {team}'s budget is used up, and what runs on it is to stop")
 
 
 def rule_quota_cut(team: str, pool: str, held: int, limit: int) -> str:

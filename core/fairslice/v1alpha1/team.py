@@ -16,6 +16,7 @@ __all__ = [
     "Period",
     "PoolStatus",
     "QuotaCut",
+    "Running",
     "SpentStatus",
     "TeamModesSpec",
     "TeamPoolSpec",
@@ -46,6 +47,14 @@ class Exhausted(StrEnum):
 
     WAIT = "Wait"
     SCAVENGE = "Scavenge"
+
+
+class Running(StrEnum):
+    """What happens to work that runs when its team's budget is gone."""
+
+    FINISH = "Finish"
+    DEGRADE = "Degrade"
+    STOP = "Stop"
 
 
 class QuotaCut(StrEnum):
@@ -103,6 +112,7 @@ class BudgetSpec(_Spec, frozen=True):
     money: Money | UnsetType = UNSET
     period: Period = Period.MONTHLY
     on_exhausted: Exhausted = Exhausted.WAIT
+    running: Running | UnsetType = UNSET
 
 
 class LoanSpec(_Spec, frozen=True):
