@@ -10,7 +10,7 @@ from fairslice.policy import Team
 from fairslice.v1alpha1.team import Running
 from fairslice_queue.actions import Preempt
 
-from .plans import NOW, Scene, node, option, policy, team
+from .plans import NOW, SLICE, Scene, node, option, policy, team
 
 DAY = 86_400.0
 
@@ -94,6 +94,35 @@ def test_a_keepers_unlent_guarantee_can_always_start_at_once(
     state.waiting.clear()
     state.wait(*(f"own{n}" for n in range(max(0, kept - held))), team="nlp")
     assert len(state.plan().released) == max(0, kept - held)
+
+
+# Caps beside the limit.
+
+
+def test_caps_of_classes_users_and_exact_resources_hold_at_release() -> None:
+    owner = team("cv", classLimits={"training": "2"}, userLimit="3", resources={SLICE: 1})
+    state = Scene([owner], [node(gpus=8, slices=8)], capacity={"a100": 16_000})
+    state.hold("runs", team="cv", user="ada", work_class="training")
+    at = iter(range(1, 20))
+
+    def wait(name: str, **fields: Any) -> None:
+        state.wait(name, team="cv", at=NOW - 100 + next(at), **fields)
+
+    wait("train1", user="bob", work_class="training")
+    wait("train2", user="bob", work_class="training")
+    wait("try1", user="ada", work_class="experiment", gpus=2)
+    wait("try2", user="ada", work_class="experiment")
+    small = [option(resource=SLICE, milli=125)]
+    wait("slice1", user="eve", work_class="experiment", options=small)
+    wait("slice2", user="eve", work_class="experiment", options=small)
+    plan = state.plan()
+    assert set(plan.released) == {"train1", "try1", "slice1"}
+    assert plan.why("train2").reason == (
+        "team cv's class training limit: 2 of 2 GPUs in use, 1 asked"
+    )
+    assert plan.why("try2").reason == "ada's (in team cv) limit: 3 of 3 GPUs in use, 1 asked"
+    assert plan.why("slice2").reason == (f"team cv's {SLICE} limit: 1 of 1 units in use, 1 asked")
+    assert all(plan.why(name).capped for name in ("train2", "try2", "slice2"))
 
 
 # Loans.
