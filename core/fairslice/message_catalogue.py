@@ -174,6 +174,9 @@ _BY_MESSAGE: dict[tuple[str, str], Any] = {
     ("urgent_granted", "user"): "anna",
     ("urgent_spent", "per_week"): 3,
     ("urgent_spent", "until"): "2026-12-07 00:00 CET",
+    ("watcher_blinded", "account"): "dcgm-exporter",
+    ("watcher_blinded", "container"): "exporter",
+    ("watcher_blinded", "namespace"): "monitoring",
     ("waits_for_room", "reason"): "no node in service offers nvidia.com/gpu of Tesla-T4",
     ("waits_for_victims", "reason"): "2 to go",
 }

@@ -268,3 +268,30 @@ async def test_a_tenants_gpu_pod_beside_them_is_refused_where_there_is_no_team(
     place = await cluster(view(policy(modes("Enforce"), **RULES)))
     body = pod("p", container(gpus=1, resource=GPU), namespace="monitoring")
     assert "belongs to no team" in (await place.mutate(body)).message
+
+
+async def test_what_watches_gpus_outside_an_exemption_is_named_before_it_goes_blind(
+    cluster: MakeCluster,
+) -> None:
+    """The DCGM exporter's own chart: it asks for no GPU, and its image says `all`."""
+    exporter = daemon(
+        "dcgm-exporter",
+        "monitoring",
+        "dcgm-exporter",
+        container(
+            "exporter",
+            securityContext={"capabilities": {"add": ["SYS_ADMIN"]}},
+            volumeMounts=[mount("pod-gpu-resources", "/var/lib/kubelet/pod-resources")],
+        ),
+        volumes=[host("pod-gpu-resources", "/var/lib/kubelet/pod-resources")],
+    )
+    exporter["spec"]["containers"][0]["image"] = "nvcr.io/nvidia/k8s/dcgm-exporter:4.2.3"
+    place = await cluster(view(policy(modes("Audit"))))
+    assert (await place.mutate(exporter, DAEMONS)).patch == []
+    (record,) = place.sink.records
+    assert (record.feature, record.outcome) == ("hide", "change")
+    assert "exempt ServiceAccount dcgm-exporter of namespace monitoring" in record.message
+    rules = policy(modes("Audit"), exempt=[{"namespace": "monitoring"}])
+    exempt = await cluster(view(rules))
+    await exempt.mutate(exporter, DAEMONS)
+    assert exempt.sink.records == []

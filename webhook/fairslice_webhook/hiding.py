@@ -26,6 +26,7 @@ from fairslice_webhook.patching import Op, add, remove, remove_items
 
 __all__ = [
     "Hiding",
+    "blinded",
     "containers_of",
     "hide_container",
     "hide_pod",
@@ -34,6 +35,10 @@ __all__ = [
     "is_device",
     "names_gpu",
 ]
+
+# Images of what watches or hands out a node's GPUs without asking for any, as most charts name
+# them: they count on the image's own NVIDIA_VISIBLE_DEVICES=all.
+_WATCHERS = ("dcgm", "gpu-feature-discovery", "k8s-device-plugin", "gpu-exporter", "gpu_exporter")
 
 # Beyond this, one new list is smaller than one operation for each entry.
 _MAX_ITEM_OPS = 32
@@ -111,6 +116,14 @@ def hide_pod(spec: PodSpec, hiding: HidingSpec, given_by_claims: Names[str] = ()
         ops.append(remove("/spec/runtimeClassName"))
         told.append(f"runtimeClassName {runtime_class}")
     return Hiding(tuple(ops), tuple(told))
+
+
+def blinded(spec: PodSpec) -> str:
+    """Name the container that watches a node's GPUs and would no longer see them; or none."""
+    for container in spec.containers:
+        if any(name in container.image for name in _WATCHERS) and not holds_gpu(container):
+            return container.name
+    return ""
 
 
 def hides(name: str, hiding: HidingSpec) -> bool:

@@ -15,7 +15,7 @@ from fairslice.workloads import adapter_for, kinds_above
 from fairslice_webhook.decision import Answer, Attach, Book, Decision, Denial, Peek
 from fairslice_webhook.gpu_work import GpuWork, Refusal, read, takes_devices
 from fairslice_webhook.guards import breaches, sets_devices
-from fairslice_webhook.hiding import containers_of, hide_pod, holds_gpu, names_gpu
+from fairslice_webhook.hiding import blinded, containers_of, hide_pod, holds_gpu, names_gpu
 from fairslice_webhook.judgement import never_fits
 from fairslice_webhook.patching import Op
 from fairslice_webhook.pod_edits import (
@@ -171,6 +171,10 @@ def _base_edits(subject: Subject, pod: Pod, notes: Notes) -> PodEdits:
                 notes.warn(messages.hidden(hiding.told))
         elif hiding.told:
             notes.audit("hide", "change", messages.hidden(hiding.told))
+        if mode is Mode.AUDIT and (watcher := blinded(pod.spec)):
+            account = pod.spec.service_account_name or "default"
+            text = messages.watcher_blinded(watcher, subject.review.namespace, account)
+            notes.audit("hide", "change", text)
         if policy.hiding.device_list_strategy is DeviceListStrategy.ENVVAR:
             for _, container in containers_of(pod.spec):
                 if sets_devices(container, policy.hiding) and holds_gpu(container):

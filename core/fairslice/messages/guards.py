@@ -16,6 +16,7 @@ __all__ = [
     "guard_node_name",
     "guard_privileged",
     "hidden",
+    "watcher_blinded",
 ]
 
 
@@ -95,3 +96,11 @@ def guard_privileged(container: str, what: str) -> str:
 def hidden(what: Iterable[str]) -> str:
     """Warn: variables that reach for GPUs were set aside."""
     return line(f"set aside, since containers see only the GPUs they ask for: {listed(what)}")
+
+
+def watcher_blinded(container: str, namespace: str, account: str) -> str:
+    """Warn: something that watches all GPUs of its node asks for none, and would see none."""
+    return line(
+        f"{named(container)} would see no GPU: if it is to watch its node's, exempt ServiceAccount "
+        f"{account} of namespace {namespace} in the SharingPolicy"
+    )
