@@ -28,6 +28,7 @@ class TeamIndex:
 
     __slots__ = (
         "_by_namespace",
+        "_guaranteed",
         "_keepers",
         "_teams",
         "budgeted",
@@ -45,10 +46,14 @@ class TeamIndex:
         self._by_namespace = by_namespace
         self.conflicts = conflicts
         keepers: defaultdict[str, list[Team]] = defaultdict(list)
+        guaranteed: defaultdict[str, list[Team]] = defaultdict(list)
         for team in teams.values():
             for pool, quota in team.quotas.items():
                 if any(each.kept for each in quota.quotas()):
                     keepers[pool].append(team)
+                if any(each.guaranteed for each in quota.quotas()):
+                    guaranteed[pool].append(team)
+        self._guaranteed: Mapping[str, Sequence[Team]] = dict(guaranteed)
         self._keepers: Mapping[str, Sequence[Team]] = dict(keepers)
         self.budgeted = tuple(team for team in teams.values() if team.budgets)
         self.cut_down = tuple(
@@ -99,6 +104,13 @@ class TeamIndex:
             for team in self._keepers.get(pool, ())
             if (kept := team.quota(pool, now).kept)
         ]
+
+    def others_have_rights(self, team: str, pool: str, now: float) -> bool:
+        """Say whether any other team has a guarantee in a pool at a time (Unix seconds)."""
+        return any(
+            other.name != team and other.quota(pool, now).guaranteed
+            for other in self._guaranteed.get(pool, ())
+        )
 
     def of(self, namespace: str) -> Team | None:
         """Find the team of a namespace."""

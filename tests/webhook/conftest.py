@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest_asyncio
 
+from fairslice.pool_capacity import pool_capacity
 from fairslice.redis_connection import RedisConnection
-from fairslice_queue.ledger import Ledger
+from fairslice_queue.ledger import Ledger, Lending
 from fairslice_webhook.view import View
 
-from .scene import Cluster, view
+from .scene import NOW, Cluster, view
 
 MakeCluster = Callable[..., Awaitable[Cluster]]
 
@@ -23,10 +24,16 @@ async def ledger(redis_url: str) -> AsyncIterator[Ledger]:
 async def cluster(ledger: Ledger) -> MakeCluster:
     """Make a cluster whose books are open and know what its nodes offer."""
 
-    async def make(seen: View | None = None) -> Cluster:
+    async def make(seen: View | None = None, now: float = NOW) -> Cluster:
         seen = seen or view()
         epoch = await ledger.lead()
-        await ledger.rebuild(epoch, [], seen.inventory.capacity())
-        return Cluster(ledger, seen)
+        lending = {
+            pool: Lending(capacity=milli, kept=dict(seen.teams.kept(pool, now)))
+            for pool, milli in pool_capacity(seen.inventory).items()
+        }
+        await ledger.rebuild(epoch, [], seen.inventory.capacity(), lending)
+        made = Cluster(ledger, seen)
+        made.now = now
+        return made
 
     return make

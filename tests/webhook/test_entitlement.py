@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairslice.v1alpha1.team import BudgetStatus, Exhausted, PoolStatus, TeamStatus
+from fairslice.v1alpha1.team import BudgetStatus, Exhausted, TeamStatus
+from fairslice_queue.ledger import Ledger
 from fairslice_webhook.view import View
 
 from .conftest import MakeCluster
@@ -81,30 +82,47 @@ async def test_dry_runs_and_audit_tell_the_same(cluster: MakeCluster) -> None:
     assert any(text.startswith("[audit]") and "budget" in text for text in told.warnings)
 
 
-def keepers(used: str = "0") -> View:
+def keepers(**window: str) -> View:
     pools = [{"pool": "a100", "guaranteed": "1", "limit": "4"}]
-    kept = [{"pool": "a100", "guaranteed": "3", "lendable": "0"}]
-    statuses = {
-        "nlp": TeamStatus(pools=(PoolStatus(pool="a100", used=used),)),
-        "cv": TeamStatus(pools=(PoolStatus(pool="a100", used="0"),)),
-    }
+    windows = [{"from": "20:00", "to": "06:00", **window}] if window else []
+    kept = [{"pool": "a100", "guaranteed": "3", "lendable": "0", "windows": windows}]
     teams = (team(pools=pools), team("cv", pools=kept))
-    nodes = (a100_node(whole=4, small=0, large=0),)
-    return view(teams=teams, nodes=nodes, statuses=statuses)
+    return view(teams=teams, nodes=(a100_node(whole=4, small=0, large=0),))
 
 
-async def test_work_within_its_guarantee_starts_at_once_and_beyond_it_the_queue_looks(
+async def test_work_within_its_guarantee_starts_at_once_and_beyond_it_waits_for_what_is_lent(
     cluster: MakeCluster,
 ) -> None:
     made = await cluster(keepers())
     assert not (await made.create(job("own"))).spec["suspend"]
     second = await made.create(job("borrows"))
     assert second.spec["suspend"]
+    assert any("3 GPUs of a100 are free, but 3 are kept" in text for text in second.warnings)
+
+
+async def test_what_others_lend_is_borrowed_at_once(cluster: MakeCluster) -> None:
+    lent = [{"pool": "a100", "guaranteed": "3", "lendable": "1"}]
+    pools = [{"pool": "a100", "guaranteed": "1", "limit": "4"}]
+    teams = (team(pools=pools), team("cv", pools=lent))
+    made = await cluster(view(teams=teams, nodes=(a100_node(whole=4, small=0, large=0),)))
+    assert not (await made.create(job("own"))).spec["suspend"]
+    assert not (await made.create(job("borrows"))).spec["suspend"]
+    assert (await made.create(job("more"))).spec["suspend"]
+
+
+async def test_nothing_is_borrowed_before_the_queue_has_said_what_is_kept(
+    cluster: MakeCluster, ledger: Ledger
+) -> None:
+    made = await cluster(keepers())
+    await ledger.rebuild(await ledger.lead(), [], made.view.inventory.capacity())
+    assert not (await made.create(job("own"))).spec["suspend"]
+    second = await made.create(job("borrows"))
     assert any("the queue checks what others keep" in text for text in second.warnings)
 
 
 async def test_what_can_not_wait_may_not_borrow_what_is_kept(cluster: MakeCluster) -> None:
-    made = await cluster(keepers(used="1"))
+    made = await cluster(keepers())
+    assert not (await made.create(job("own"))).spec["suspend"]
     done = await made.create(notebook())
     assert not done.allowed
     assert "3 GPUs of a100 are free, but 3 are kept" in done.message
@@ -149,17 +167,13 @@ async def test_a_pool_that_only_a_window_opens_is_closed_until_then(cluster: Mak
 
 
 async def test_what_others_keep_by_day_may_be_borrowed_at_night(cluster: MakeCluster) -> None:
-    window = {"from": "20:00", "to": "06:00", "lendable": "3"}
-    kept = [{"pool": "a100", "guaranteed": "3", "lendable": "0", "windows": [window]}]
-    pools = [{"pool": "a100", "guaranteed": "1", "limit": "4"}]
-    statuses = {"nlp": TeamStatus(pools=(PoolStatus(pool="a100", used="1"),))}
-    teams = (team(pools=pools), team("cv", pools=kept))
-    made = await cluster(
-        view(teams=teams, nodes=(a100_node(whole=4, small=0, large=0),), statuses=statuses)
-    )
-    assert not (await made.create(notebook("day"))).allowed
-    made.now = NOW + 13 * 3600
-    assert (await made.create(notebook("night"))).allowed
+    seen = keepers(lendable="3")
+    by_day = await cluster(seen)
+    assert not (await by_day.create(job("own"))).spec["suspend"]
+    assert not (await by_day.create(notebook("day"))).allowed
+    at_night = await cluster(seen, NOW + 13 * 3600)
+    assert not (await at_night.create(job("own"))).spec["suspend"]
+    assert (await at_night.create(notebook("night"))).allowed
 
 
 @pytest.mark.parametrize(("mine", "becomes"), [(None, 43_200), (90_000, 43_200), (60, 60)])

@@ -15,7 +15,7 @@ from fairslice.pod_groups import group_of, is_pod_group
 from fairslice.policy import Team, WorkClass
 from fairslice.requests import AskError, PodAsk, UnseenError, by_claims, read_pod
 from fairslice.resource_names import DEVICE_CLASS_PREFIX
-from fairslice.v1alpha1.policy import Overflow
+from fairslice.v1alpha1.policy import Overflow, Preempts
 from fairslice.v1alpha1.scalars import Mode
 from fairslice_queue.ledger import BookRequest, Limits, limits_of
 from fairslice_webhook.decision import Denial
@@ -223,6 +223,7 @@ def book_request(
         # makes anew it also lets go. So it is with pods that can't be placed one like the other.
         start=not (waits and (constrained or subject.own or unlike or together)),
         overflow_queue=waits,
+        passes_all=work_class is not None and work_class.preempts is Preempts.EVERYONE,
         # Where nothing may wait, or nodes may yet come, a lack of capacity is the scheduler's.
         # So is all that DRA allocates.
         capacity=queues

@@ -118,6 +118,8 @@ def reason(outcome: Outcome, team: str, options: Sequence[Option]) -> str:
             return messages.too_many_submissions(team, outcome.limit)
         case "placement":
             return outcome.why or messages.placement_planned()
+        case "lending" if outcome.used:
+            return messages.guarantee_kept(outcome.subject, outcome.limit, outcome.used)
         case "lending":
             return messages.lending_checked(team, outcome.subject)
         case _:
