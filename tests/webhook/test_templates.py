@@ -79,7 +79,7 @@ def answered(
 
     def call() -> Call:
         number = next(numbers)
-        return Call(NOW + number * 0.01, f"b{number:020x}", f"p{number:020x}")
+        return Call(NOW + number * 2.5, f"b{number:020x}", f"p{number:020x}")
 
     metrics, sink = WebhookMetrics(CollectorRegistry()), Kept()
     place = Admission(books, metrics, sink, call=call, templates=templates)  # type: ignore[arg-type]
@@ -155,20 +155,21 @@ def test_from_the_third_on_nothing_is_decided_afresh(
     assert decided == 2
 
 
-def test_nothing_is_kept_beyond_its_second_or_its_view() -> None:
+def test_nothing_is_kept_beyond_its_minute_or_its_view() -> None:
     known, first, second = Templates(), view(), view()
     one = decode_review(review(notebook()))
 
     def of(seen: View, now: float) -> Template | None:
         return known.of(one, seen, Call(now, "b", "p"), Phase.MUTATE)
 
+    assert NOW % 60 == 0
     assert of(first, NOW) is None
     template = of(first, NOW + 0.1)
     assert template is not None
-    assert of(first, NOW + 0.9) is template
-    assert of(first, NOW + 1) is None
-    assert of(first, NOW + 1.1) is not None
-    assert of(second, NOW + 1.2) is None
+    assert of(first, NOW + 59.9) is template
+    assert of(first, NOW + 60) is None
+    assert of(first, NOW + 60.1) is not None
+    assert of(second, NOW + 60.2) is None
 
 
 @pytest.mark.parametrize(

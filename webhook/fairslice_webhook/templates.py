@@ -1,10 +1,10 @@
-"""What was decided about a template, for all that is made from it within the same second.
+"""What was decided about a template, for all that is made from it within the same minute.
 
 A Deployment's pods, a sweep's Jobs, a class's notebooks come in bursts and differ in nothing
 that is decided on: only in their names, and in what the API server adds at random. What comes
 the second time is decided on once as a template, nameless, and from then on only the name, the
 ids and the time are filled in. Nothing is kept that doesn't prove to be, so filled in, just
-what was decided afresh; and nothing longer than the view it rests on, or the second: whatever
+what was decided afresh; and nothing longer than the view it rests on, or the minute: whatever
 changes with time (loans, quotas by the hour, budgets) changes on a whole one.
 """
 
@@ -126,11 +126,11 @@ class Template:
 
 
 class Templates:
-    """The templates of this second."""
+    """The templates of this minute."""
 
     def __init__(self) -> None:
         self._view: View | None = None
-        self._second = 0
+        self._minute = 0
         self._seen: set[int] = set()
         self._known: dict[_Key, Template] = {}
 
@@ -140,9 +140,9 @@ class Templates:
 
     def of(self, review: Review, view: View, call: Call, phase: Phase) -> Template | None:
         """Find what an object is made from, if such came before; it may yet have to be learnt."""
-        second = int(call.now)
-        if view is not self._view or second != self._second:
-            self._view, self._second = view, second
+        minute = int(call.now // 60)
+        if view is not self._view or minute != self._minute:
+            self._view, self._minute = view, minute
             self._seen.clear()
             self._known.clear()
         if phase is not Phase.MUTATE or review.operation != "CREATE" or review.dry_run:
@@ -163,7 +163,7 @@ class Templates:
             self._seen.add(mark)
             return None
         if len(self._known) >= _MAX_TEMPLATES:
-            return None
+            self._known.clear()
         name = _NAME if review.name else ""
         found = Template(replace(review, uid="", name=name, object=Raw(shape)))
         self._known[key] = found
