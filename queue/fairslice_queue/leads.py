@@ -8,15 +8,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from fairslice import messages, stamps
 from fairslice.booking import Booking
-from fairslice.kube.client import ApiError, Conflict, KubeClient, NotFound
+from fairslice.kube.client import ApiError, KubeClient
 from fairslice.lead_marks import NO_MARKS, Author, Marks, access_review, authors, order_of
 from fairslice.periods import moment_text
 from fairslice.policy import Team
@@ -32,7 +33,11 @@ _log = logging.getLogger(__name__)
 
 # What was refused may be allowed meanwhile, by RBAC, a policy or a new week.
 _REPEAT_SECONDS = 60.0
+_RECHECK_SECONDS = 600.0
+_REMEMBERED_SECONDS = 30.0
+_MOST_REMEMBERED = 1000
 _RETRY_SECONDS = 1.0
+_WRITES_PER_SECOND = 10
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -68,6 +73,9 @@ class Leads:
         self._judged: dict[str, _Judged] = {}
         self._pending: dict[str, None] = {}
         self._work = asyncio.Event()
+        self._allowed: dict[tuple[Author, str], tuple[bool, float]] = {}
+        self._words: dict[str, tuple[Booking, str]] = {}
+        self._news = asyncio.Event()
 
     def marks(self, booking: Booking, annotations: Mapping[str, str]) -> Marks:
         """Return the marks that count, as far as is known; unknown ones are looked into."""
@@ -86,14 +94,21 @@ class Leads:
         self._judged.pop(booking_id, None)
 
     async def run(self) -> None:
-        """Look into what is unknown; while leading."""
+        """Look into what is unknown, and tell what was found; while leading."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_at_all())
+            tasks.create_task(self._tell_all())
+
+    async def _look_at_all(self) -> None:
+        looked_again = self._clock()
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_REPEAT_SECONDS):
                     await self._work.wait()
-            except TimeoutError:
-                self._look_again()
             self._work.clear()
+            if self._clock() - looked_again >= _REPEAT_SECONDS:
+                looked_again = self._clock()
+                self._look_again()
             while self._pending:
                 booking_id = next(iter(self._pending))
                 del self._pending[booking_id]
@@ -126,7 +141,8 @@ class Leads:
         annotations = self._watch.annotations_of(booking_id)
         marks = authors(annotations)
         before = self._judged.get(booking_id)
-        found = _Judged(marks)
+        # A right that was taken away is noticed before long, too.
+        found = _Judged(marks, again_at=self._clock() + _RECHECK_SECONDS)
         order, pinned, urgent = 0, False, False
         told: list[str] = []
         for key, author in marks.items():
@@ -148,13 +164,23 @@ class Leads:
         if before is None or before.counting != found.counting:
             self._watch.dirty.add(booking_id)
             self._watch.changed.set()
-        await self._tell(booking, annotations, "; ".join(told))
+        self._words[booking_id] = (booking, "; ".join(told))
+        self._news.set()
         if not marks:
             self.forget(booking_id)
 
     async def _may_lead(self, author: Author, team: str) -> bool:
+        # Of many marks that one person writes, one is asked about.
+        key, now = (structs.replace(author, value=""), team), self._clock()
+        known, until = self._allowed.get(key, (False, 0.0))
+        if now < until:
+            return known
         answer = await self._client.create(_REVIEWS, access_review(author, team))
-        return bool(json.decode(answer, type=_Review).status.get("allowed"))
+        allowed = bool(json.decode(answer, type=_Review).status.get("allowed"))
+        if len(self._allowed) >= _MOST_REMEMBERED:
+            self._allowed.clear()
+        self._allowed[key] = (allowed, now + _REMEMBERED_SECONDS)
+        return allowed
 
     async def _urgent(self, booking: Booking, team: Team, author: Author) -> tuple[bool, str]:
         policy = self._watch.policy
@@ -171,10 +197,21 @@ class Leads:
             text = messages.urgent_not_granted(team.name)
         return tokens.granted, text
 
-    async def _tell(self, booking: Booking, annotations: Mapping[str, str], words: str) -> None:
+    async def _tell_all(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._words:
+                booking_id = next(iter(self._words))
+                booking, words = self._words.pop(booking_id)
+                if await self._tell(booking, words):
+                    await asyncio.sleep(1.0 / _WRITES_PER_SECOND)
+
+    async def _tell(self, booking: Booking, words: str) -> bool:
+        """Write the words on the object; False: they are there already."""
         ref, text = booking.ref, messages.line(words)
-        if annotations.get(stamps.MARKS_TOLD, "") == text:
-            return
+        if self._watch.annotations_of(booking.id).get(stamps.MARKS_TOLD, "") == text:
+            return False
         if text:
             _log.info("%s: %s", ref, words)
             self._standing.tell(booking, "Marked", text)
@@ -183,8 +220,9 @@ class Leads:
             await actor.annotate(
                 ref.kind, ref.namespace, ref.name, ref.uid, {stamps.MARKS_TOLD: text or None}
             )
-        except (NotFound, Conflict) as error:
-            _log.debug("%s is gone: %s", ref, error)
+        except ApiError as error:
+            _log.debug("not told: %s: %s", ref, error)
+        return True
 
 
 def _still(found: _Judged, now: Mapping[str, Author]) -> Marks:
