@@ -43,6 +43,9 @@ CLAIM_OF_POD = "resource.kubernetes.io/pod-claim-name"
 _ALL = 32
 """How many devices `allocationMode: All` may come to at most."""
 
+_MOST = 10_000
+"""As many devices no claim is ever given, which has room for 32; it waits for all of them."""
+
 # Only comparisons joined by "and", so that each of them holds: nothing that could hide an "or".
 _ATOM = re.compile(
     r"""device\.(?:driver|attributes\[(["'])[a-z0-9./-]+\1\]\.\w+)\s*==\s*(["'])[\w./ +-]*\2""",
@@ -235,7 +238,7 @@ class Devices:
             if unit == GPU:
                 unit = _narrowed(item.selectors) or unit
             one = 1 if item.count is None else item.count
-            yield unit, _ALL if item.allocation_mode == "All" else max(one, 0)
+            yield unit, _ALL if item.allocation_mode == "All" else min(max(one, 0), _MOST)
 
 
 def counted(needs: Iterable[DeviceNeed]) -> dict[str, int]:

@@ -86,6 +86,7 @@ _BY_MESSAGE: dict[tuple[str, str], Any] = {
     ("ask_requests_only", "value"): "1",
     ("ask_several_replicas", "resource"): "nvidia.com/gpu.shared",
     ("ask_several_replicas", "value"): "2",
+    ("ask_too_many", "value"): "1e12",
     ("ask_two_kinds", "second"): "nvidia.com/mig-1g.10gb",
     ("ask_template_unseen", "name"): "one-gpu",
     ("audit", "text"): messages.queued("waits for 1 × mig-1g.10gb"),

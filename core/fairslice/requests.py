@@ -54,6 +54,9 @@ class ContainerKind(StrEnum):
     EPHEMERAL = "ephemeral"
 
 
+_MOST_OF_ONE = 10_000
+"""More GPUs than that no node has; and totals beyond it would leave the range of exact numbers."""
+
 _LISTS = {
     ContainerKind.INIT: "initContainers",
     ContainerKind.SIDECAR: "initContainers",
@@ -347,6 +350,10 @@ def _quantity(container: str, name: str, value: str | int | float) -> Fraction:
     if amount < 0:
         raise AskError(
             messages.ask_negative(container, name, str(value)), container=container, resource=name
+        )
+    if amount > _MOST_OF_ONE:
+        raise AskError(
+            messages.ask_too_many(container, name, str(value)), container=container, resource=name
         )
     return amount
 

@@ -71,6 +71,13 @@ def test_requests_that_cannot_be_meant_name_container_and_value(
     assert len(str(error.value)) <= 256
 
 
+@pytest.mark.parametrize("value", ["10001", "1e12", "9223372036854775807", "1E60", "1Ei"])
+def test_more_than_any_node_has_is_refused(value: str) -> None:
+    with pytest.raises(AskError, match="no node has as many"):
+        read_pod(pod({GPU: value}), None)
+    assert read_pod(pod({GPU: "10k"}), None).units == {GPU: 10_000}
+
+
 def test_zero_keys_are_kept_for_dropping_and_ask_for_nothing() -> None:
     ask = read_pod(pod({GPU: "0", SLICE: "1"}, {GPU: "0m"}), None)
     assert ask.units == {SLICE: 1}

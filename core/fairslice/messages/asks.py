@@ -16,6 +16,7 @@ __all__ = [
     "ask_requests_only",
     "ask_several_replicas",
     "ask_template_unseen",
+    "ask_too_many",
     "ask_two_kinds",
     "lint_memory_fraction",
     "lint_processes",
@@ -110,6 +111,11 @@ def ask_template_unseen(name: str, namespace: str) -> str:
         f"ResourceClaimTemplate {name} does not exist in namespace {namespace}: create it before "
         f"the pods that use it"
     )
+
+
+def ask_too_many(container: str, resource: str, value: str) -> str:
+    """Deny: more GPUs than any node could ever have."""
+    return line(f"{named(container)}: {resource}: {value[:40]}: no node has as many: ask for less")
 
 
 def ask_two_kinds(container: str, first: str, second: str) -> str:
