@@ -152,6 +152,7 @@ _BY_MESSAGE: dict[tuple[str, str], Any] = {
     ("pool_unknown", "unknown"): ("a1000",),
     ("pools_gone", "gone"): ("a1000",),
     ("pools_gone", "teams"): ("nlp", "cv"),
+    ("cron_run_skipped", "job"): "sweep-29384700",
     ("preempted", "rule"): messages.rule_quota_cut("cv", "a100", 6000, 4000),
     ("preempted_by", "rule"): messages.rule_class("production", "experiment"),
     ("priority_class_missing", "name"): "fairslice-training",

@@ -8,6 +8,7 @@ from fairslice.workloads import ADAPTERS
 __all__ = ["ObjectPaths"]
 
 _POD = Kind("v1", "Pod", "pods")
+_CRONJOB = Kind("batch/v1", "CronJob", "cronjobs")
 
 
 class ObjectPaths:
@@ -15,7 +16,7 @@ class ObjectPaths:
 
     def __init__(self) -> None:
         self._kinds = {adapter.kind.kind: adapter.kind for adapter in ADAPTERS}
-        self._kinds["Pod"] = _POD
+        self._kinds |= {"Pod": _POD, "CronJob": _CRONJOB}
 
     def serve(self, kind: Kind) -> None:
         """Take note of the version in which a kind is served."""

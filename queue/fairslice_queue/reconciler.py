@@ -8,18 +8,18 @@ from hashlib import blake2b
 
 import msgspec
 
-from fairslice import messages, stamps
+from fairslice import stamps
 from fairslice.booking import Booking, State
 from fairslice.gangs import size_in
-from fairslice.kube.client import ApiError, NotFound
-from fairslice.kube.objects import ObjectMeta, OwnerReference
+from fairslice.kube.objects import OwnerReference
 from fairslice.workloads import kinds_above
 from fairslice_queue.bookkeeping import LedgerUnavailable
+from fairslice_queue.checks import Checks
+from fairslice_queue.cron_children import CronChildren
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.holding_back import HoldingBack
 from fairslice_queue.ledger import LINGERS
-from fairslice_queue.newcomers import STRANGER, Newcomers
-from fairslice_queue.patrol import Patrol
+from fairslice_queue.newcomers import Newcomers
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconcile import (
     LINGER_SECONDS,
@@ -33,7 +33,6 @@ from fairslice_queue.reconcile import (
     reconcile_pod,
     reconcile_workload,
 )
-from fairslice_queue.restarts import asks_for_restart
 from fairslice_queue.returning import Returning
 from fairslice_queue.seat import Seat
 from fairslice_queue.shared_claims import CLAIM
@@ -42,13 +41,7 @@ __all__ = ["Reconciler"]
 
 _log = logging.getLogger(__name__)
 
-_PAUSE_SECONDS = 0.01
 _AT_ONCE = 500
-_UNSEEN_SECONDS = 10.0  # a bound booking whose object the watch hasn't shown is looked up
-
-
-class _Named(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta
 
 
 class Reconciler:
@@ -62,7 +55,8 @@ class Reconciler:
         self._pushing = pushing
         self._returning = returning
         self._holding_back = HoldingBack(seat)
-        self._patrol = Patrol()
+        self._cron_children = CronChildren(seat)
+        self._checks = Checks(seat, pushing, self._holding_back, self._forget)
 
     @property
     def held_back(self) -> Mapping[str, tuple[float, str]]:
@@ -112,6 +106,8 @@ class Reconciler:
             return
         if booking.state.waits:
             self._holding_back.look_at(booking)
+            if await self._cron_children.look_at(booking, workload):
+                return
         if booking.ref.kind == "Pod":
             step = await self._pod_step(booking, pods, now)
         else:
@@ -140,7 +136,7 @@ class Reconciler:
                 return None
             if all(pod.ended for pod in pods):
                 # It may have lost the label that it is watched by: a consistent read tells.
-                await self._look_up(booking)
+                await self._checks.look_up(booking)
                 return None
         elif await self._returning.after_disruption(booking, workload, pods, now):
             return None
@@ -249,6 +245,7 @@ class Reconciler:
         self._pushing.forget(booking.id)
         self._returning.forget(booking.id)
         self._holding_back.forget(booking.id)
+        self._cron_children.over(booking)
         seat.watch.disrupted.pop(booking.id, None)
         seat.watch.forget_gone(booking.ref.uid)
         seat.standing.forget(booking.id)
@@ -318,86 +315,8 @@ class Reconciler:
             )
 
     async def check_all(self) -> None:
-        """Look at what no event tells: objects never seen, releases that can't start.
-
-        Of a long line a part each time, with pauses in which decisions are made.
-        """
-        seat = self._seat
-        for batch in self._patrol.turn(seat.mirror.books):
-            now = seat.clock()
-            for booking_id in batch:
-                booking = seat.mirror.books.get(booking_id)
-                if booking is not None and booking.bound and booking_id not in seat.calls.busy:
-                    await self._check(booking, now)
-            seat.watch.changed.set()
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    async def _check(self, booking: Booking, now: float) -> None:
-        seat = self._seat
-        if booking.ref.kind == CLAIM:
-            seat.watch.dirty.add(booking.id)
-            return
-        workload = seat.watch.workload_of(booking.id)
-        pods = seat.watch.pods_of(booking.id).values()
-        if workload is None and not pods:
-            # Since a time to come: the clock was set back.
-            lately = 0 <= now - booking.since <= _UNSEEN_SECONDS
-            if not lately and not booking.id.startswith(STRANGER):
-                await self._look_up(booking)
-            return
-        stuck_since = now - seat.watch.policy.start_timeout
-        stuck = next((pod for pod in pods if pod.is_stuck(stuck_since)), None)
-        if stuck is not None and booking.state in (State.RELEASED, State.RUNNING):
-            await self._could_not_start(booking, workload, stuck, now)
-        elif booking.state is State.RUNNING:
-            self._holding_back.started(booking.id)
-        elif (
-            booking.state is State.PREEMPTED
-            and booking.ref.kind == "Pod"
-            and any(not pod.deleting and not pod.ended for pod in pods)
-        ):
-            seat.calls.start(booking.id, self._pushing.evict_again(booking))
-        seat.watch.dirty.add(booking.id)
-
-    async def _could_not_start(
-        self, booking: Booking, workload: WorkloadFacts | None, pod: PodFacts, now: float
-    ) -> None:
-        """Take back what the kube-scheduler finds no node for, where that can be done."""
-        seat, policy = self._seat, self._seat.watch.policy
-        why = pod.unschedulable
-        if workload is not None:
-            # Of work that goes on in parts, only the missing part holds nothing.
-            if booking.state is State.RELEASED or workload.starts_whole:
-                self._holding_back.failed(booking, why)
-                await self._pushing.take_back(booking, workload, why, now)
-        elif asks_for_restart(pod, policy) and booking.restarts < policy.restart_limit:
-            self._holding_back.failed(booking, why)
-            self._holding_back.leave_to_successor(booking)
-            await self._pushing.take_back(booking, None, why, now)
-        elif booking.ref.kind == "Pod" and self._holding_back.tell_once(booking.id, why):
-            # A gate can't be put back: it stays with the kube-scheduler, and keeps no room.
-            text = messages.unschedulable(why)
-            seat.metrics.start_failures.inc()
-            seat.standing.tell(booking, "FailedToStart", text)
-            note = {stamps.STATUS: text}
-            annotate = seat.actor.annotate("Pod", pod.namespace, pod.name, pod.uid, note)
-            seat.calls.start(booking.id, annotate)
-
-    async def _look_up(self, booking: Booking) -> None:
-        """Ask the API server about an object that the watch doesn't show."""
-        seat, ref = self._seat, booking.ref
-        try:
-            raw = await seat.client.get(seat.actor.paths.of(ref.kind, ref.namespace, ref.name))
-            found = msgspec.json.decode(raw, type=_Named).metadata
-        except NotFound:
-            found = ObjectMeta()
-        except ApiError as error:
-            _log.warning("%s: %s", ref, error)
-            return
-        stamp = (found.annotations or {}).get(stamps.BOOKING)
-        if found.uid != ref.uid or stamp != booking.id:
-            await seat.ledger.end(seat.epoch, booking.id)
-            self._forget(booking)
+        """Look at what no event tells: see `Checks`."""
+        await self._checks.all()
 
 
 def _has_no_option(booking: Booking) -> bool:

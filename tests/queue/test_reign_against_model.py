@@ -28,7 +28,7 @@ from fairslice import stamps
 from fairslice.kube.client import KubeClient
 from fairslice.redis_connection import RedisConnection
 from fairslice.redis_embedded import EmbeddedRedis
-from fairslice_queue import holding_back, pushing, reconciler, reign, seat
+from fairslice_queue import checks, holding_back, pushing, reign, seat
 from fairslice_queue.ledger import Ledger, LedgerUnavailable
 from fairslice_queue.team_status import restore_use
 from fairslice_queue.watching import Watch
@@ -437,7 +437,7 @@ def test_any_history_of_a_cluster_ends_as_a_plain_model_wants_it(
     monkeypatch.setattr(reign, "_CHECK_SECONDS", 0.1)
     monkeypatch.setattr(seat, "_REPEAT_SECONDS", 0.3)
     monkeypatch.setattr(pushing, "_CLAIM_SECONDS", 0.3)
-    monkeypatch.setattr(reconciler, "_UNSEEN_SECONDS", 0.5)
+    monkeypatch.setattr(checks, "_UNSEEN_SECONDS", 0.5)
     monkeypatch.setattr(holding_back, "_PUSHES_FREE", 1000)
     monkeypatch.setattr(ClusterMachine, "redis_url", redis_server.url)
     run_state_machine_as_test(

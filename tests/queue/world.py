@@ -377,6 +377,7 @@ class World:
 
 _RESOURCES = {
     "Job": "jobs.batch",
+    "CronJob": "cronjobs.batch",
     "Pod": "pods",
     "Node": "nodes",
     "Team": "teams.fairslice.io",

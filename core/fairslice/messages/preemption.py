@@ -4,6 +4,7 @@ from fairslice.messages.wording import line, span, whole_span
 from fairslice.quantity import format_milli
 
 __all__ = [
+    "cron_run_skipped",
     "max_runtime_over",
     "preempted",
     "preempted_by",
@@ -19,6 +20,14 @@ __all__ = [
 def max_runtime_over(work_class: str, limit: int, until: str) -> str:
     """Tell work that it ends, or ended, as it ran for as long as its class may."""
     return line(f"class {work_class} runs for {whole_span(limit)} at most: ends at {until}")
+
+
+def cron_run_skipped(job: str, waiting: int) -> str:
+    """Tell a CronJob: one of its runs was not let into line."""
+    return line(
+        f"run {job} is skipped: {waiting} earlier runs wait in line; concurrencyPolicy Forbid or "
+        f"Replace keeps one"
+    )
 
 
 def preempted(rule: str, lost_seconds: float) -> str:
