@@ -1,15 +1,17 @@
 """Where everybody stands: answered when asked, told on the objects within a budget.
 
 Of a team, the first twenty have their position and reason written on their objects, at most
-ten writes a second in all.
+ten writes a second in all, and an object again after five seconds at the earliest: at the head
+of a line that moves, a position is old before anybody has read it.
 """
 
 import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from fairslice import messages, stamps
@@ -24,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _TOLD_POSITIONS = 20
 _WRITES_PER_SECOND = 10
+_AGAIN_SECONDS = 5.0
 _EVENTS_KEPT = 500
 _QUEUED = "Queued: "
 
@@ -69,10 +72,12 @@ class _Event:
 class Standing:
     """Where work stands, as the present leader's planning knows, and what was told of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._source: Standings | None = None
         self._changed: OrderedDict[str, None] = OrderedDict()
         self._told: dict[str, str] = {}
+        self._told_at: dict[str, float] = {}
         self._events: OrderedDict[tuple[str, str], _Event] = OrderedDict()
         self._work = asyncio.Event()
 
@@ -108,6 +113,7 @@ class Standing:
     def forget(self, booking_id: str) -> None:
         """Drop what was told of a booking that waits no more."""
         self._told.pop(booking_id, None)
+        self._told_at.pop(booking_id, None)
 
     def tell(self, booking: Booking, reason: str, text: str) -> None:
         """Have an event written on a booking's object."""
@@ -123,7 +129,8 @@ class Standing:
         while True:
             await self._work.wait()
             self._work.clear()
-            while (batch := self._due()) or self._events:
+            while self._changed or self._events:
+                batch = self._due()
                 for line in batch:
                     await self._write(actor, line)
                 for _ in range(_WRITES_PER_SECOND - len(batch)):
@@ -135,6 +142,7 @@ class Standing:
     def _due(self) -> list[StandingLine]:
         """Find what is to be written next, one team after the other."""
         due: list[StandingLine] = []
+        ripe_at = self._clock() - _AGAIN_SECONDS
         for _ in range(len(self._changed)):
             room = _WRITES_PER_SECOND - len(due)
             if not room or self._source is None:
@@ -143,9 +151,10 @@ class Standing:
             news = [
                 line for line in self._source.of_team(team, _TOLD_POSITIONS) if self._is_news(line)
             ]
-            if len(news) > room:
+            ripe = [line for line in news if self._told_at.get(line.booking.id, -inf) <= ripe_at]
+            if len(news) > min(len(ripe), room):
                 self._changed[team] = None
-            due += news[:room]
+            due += ripe[:room]
         return due
 
     def _is_news(self, line: StandingLine) -> bool:
@@ -159,13 +168,14 @@ class Standing:
         ref, booking_id = line.booking.ref, line.booking.id
         first = booking_id not in self._told
         self._told[booking_id] = line.text
+        self._told_at[booking_id] = self._clock()
         try:
             await actor.annotate(
                 ref.kind, ref.namespace, ref.name, ref.uid, {stamps.STATUS: line.text}
             )
         except Unreachable as error:
             _log.debug("not told yet: %s: %s", ref, error)
-            self._told.pop(booking_id, None)
+            self.forget(booking_id)
             self.changed((line.booking.team,))
         except ApiError as error:
             _log.debug("not told: %s: %s", ref, error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,9 @@ class _Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.sleeping = asyncio.Event()
+
+    def __call__(self) -> float:
+        return self.now
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -54,10 +58,15 @@ class _Client:
 
 
 async def _run(standing: Standing, seconds: float, monkeypatch: pytest.MonkeyPatch) -> _Client:
-    clock = _Clock()
-    client = _Client(clock)
+    client = _Client(_clock_of(standing))
     await _go_on(standing, client, seconds, monkeypatch)
     return client
+
+
+def _clock_of(standing: Standing) -> _Clock:
+    clock = standing._clock
+    assert isinstance(clock, _Clock)
+    return clock
 
 
 async def _go_on(
@@ -103,7 +112,7 @@ def _round(standing: Standing, line: _Line, names: list[str]) -> None:
 
 
 def _scene() -> tuple[Standing, _Line]:
-    standing, line = Standing(), _Line()
+    standing, line = Standing(_Clock()), _Line()
     standing.follow(line)
     return standing, line
 
@@ -130,9 +139,29 @@ async def test_nothing_is_written_twice_and_changes_are(monkeypatch: pytest.Monk
     await _go_on(standing, client, 3, monkeypatch)
     assert len(client.patched) == 2
     _round(standing, line, ["b"])
-    await _go_on(standing, client, 3, monkeypatch)
+    await _go_on(standing, client, 8, monkeypatch)
     assert [name for _, name, _ in client.patched] == ["a", "b", "b"]
     assert len(client.events) == 2
+
+
+async def test_what_moves_all_the_time_is_told_every_five_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing, line = _scene()
+    names = [f"j{n:02}" for n in range(30)]
+    _round(standing, line, names)
+    client = await _run(standing, 1, monkeypatch)
+    while client.clock.now < 30:
+        names = names[:-1]
+        _round(standing, line, names)
+        await _go_on(standing, client, 1, monkeypatch)
+    first = [at for at, name, _ in client.patched if name == "j00"]
+    assert all(later - earlier >= 5 for earlier, later in pairwise(first))
+    assert len(first) >= 4
+    # And nobody is left with a line that is no longer true.
+    await _go_on(standing, client, 10, monkeypatch)
+    told = {name: text for _, name, text in client.patched}
+    assert f"position 1 of {len(names)} " in told["j00"]
 
 
 async def test_who_comes_back_into_line_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +177,7 @@ async def test_who_comes_back_into_line_is_told_again(monkeypatch: pytest.Monkey
 async def test_what_could_not_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     standing, line = _scene()
     _round(standing, line, ["a"])
-    clock = _Clock()
-    client = _Client(clock)
+    client = _Client(_clock_of(standing))
     client.away = True
     await _go_on(standing, client, 3, monkeypatch)
     client.away = False
@@ -181,7 +209,7 @@ async def test_who_does_not_lead_knows_of_no_line(monkeypatch: pytest.MonkeyPatc
 async def test_events_are_told_once_and_never_without_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standing = Standing()
+    standing = Standing(_Clock())
     for number in range(2000):
         standing.tell(booking(f"j{number}"), "Preempted", "made room")
     client = await _run(standing, 60, monkeypatch)
