@@ -6,6 +6,7 @@ waits. redis-py connects (TLS, login, database, Sentinel, Cluster); then the lan
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from hashlib import sha1
@@ -19,6 +20,7 @@ __all__ = ["AWAY_REPLIES", "ELSEWHERE_REPLIES", "Lane", "LaneDown", "Script", "p
 # So many are on their way at once. The rest wait here, where they hear at once that Redis is
 # away, and in bad times aren't carried out for callers who have given up.
 _WINDOW = 64
+_GRACE_SECONDS = 0.01
 _HEADS = tuple(b"$%d\r\n" % n for n in range(4096))
 _END = b"\r\n"
 # Redis is there but can't serve; or another node has the key.
@@ -92,6 +94,7 @@ class Lane:
         self._connect_by = 0.0
         self._flush: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._late = False
 
     async def call(self, script: Script, arguments: Sequence[bytes], *, probe: bool) -> Any:
         """Run a script and return its reply: bytes, int, None or lists of these.
@@ -132,7 +135,7 @@ class Lane:
         if link.leaving:
             return
         waiting, outbox = link.waiting, self._outbox
-        deadline = asyncio.get_running_loop().time() + self._seconds
+        deadline = time.monotonic() + self._seconds
         parts: list[bytes] = []
         while outbox and len(waiting) < _WINDOW:
             call = outbox.popleft()
@@ -151,7 +154,7 @@ class Lane:
         if self._connecting is not None or not self._outbox:
             return
         loop = asyncio.get_running_loop()
-        self._connect_by = loop.time() + self._seconds
+        self._connect_by = time.monotonic() + self._seconds
         key = self._outbox[0].script.key
         self._connecting = loop.create_task(self._connect(key))
         self._connecting.add_done_callback(self._connected)
@@ -204,7 +207,7 @@ class Lane:
         text = str(error)
         if text.startswith("NOSCRIPT"):
             # Its text, once, makes Redis know it again.
-            call.deadline = asyncio.get_running_loop().time() + self._seconds
+            call.deadline = time.monotonic() + self._seconds
             link.waiting.append(call)
             link.write(b"".join((call.count, call.script.whole, call.arguments)))
             return True
@@ -227,24 +230,33 @@ class Lane:
             self._fail(words, calls=link.waiting)
 
     def _watch(self, deadline: float) -> None:
+        # (A loop's own time may be that of its turn's beginning.)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._look)
+            delay = max(0.0, deadline - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._look)
 
     def _look(self) -> None:
         """See whether what was begun first is overdue."""
         self._timer = None
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         link = self._link
         if link is not None and link.waiting:
             deadline = link.waiting[0].deadline
         elif self._connecting is not None:
             deadline = self._connect_by
         else:
+            self._late = False
             return
-        if deadline <= now:
-            self._fail(f"no answer in {self._seconds:g} s")
-        else:
+        if deadline > now:
+            self._late = False
             self._watch(deadline)
+        elif not self._late:
+            # A loop that was busy for so long may not have read yet what lies there.
+            self._late = True
+            self._watch(now + _GRACE_SECONDS)
+        else:
+            self._late = False
+            self._fail(f"no answer in {self._seconds:g} s")
 
     def _fail(self, words: str, *, calls: Iterable[_Call] = (), told: bool = True) -> None:
         """Give up the connection, or the attempt at one, and tell all who wait."""

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ async def server(folder: Path, *options: str) -> AsyncIterator[asyncio.subproces
                 await asyncio.sleep(0.01)
         yield process
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
 
 
@@ -139,6 +140,16 @@ async def test_a_redis_that_hangs_costs_nobody_more_than_300_ms(tmp_path: Path) 
                 os.kill(process.pid, signal.SIGCONT)
             assert await soon(redis) == [b"x", KEY.encode()], "no answer of earlier calls"
             assert redis.available
+
+
+async def test_a_loop_that_was_busy_still_reads_its_answers(redis_url: str) -> None:
+    async with RedisConnection.parse(redis_url, call_seconds=0.1) as redis:
+        await redis.run_script(ECHO, (b"x",))
+        for _ in range(3):
+            calls = [asyncio.ensure_future(redis.run_script(ECHO, (b"x",))) for _ in range(3)]
+            await asyncio.sleep(0)
+            time.sleep(0.15)  # noqa: ASYNC251
+            assert await asyncio.gather(*calls) == [[b"x", KEY.encode()]] * 3
 
 
 async def test_a_redis_that_flaps_fails_and_serves_by_turns(tmp_path: Path) -> None:
