@@ -1,222 +1,30 @@
 """Random histories: the ledger does what a plain model does, and its totals never drift."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from fairslice.booking import Booking, Option, Ref, State
-from fairslice.redis_connection import RedisConnection
+from fairslice.booking import Booking, State
 from fairslice.redis_embedded import EmbeddedRedis
 from fairslice_queue.ledger import (
-    LINGERS,
-    BookingTaken,
-    BookRequest,
     Keep,
-    Ledger,
     LedgerUnavailable,
     Lending,
-    Limits,
     ReleaseOrder,
     StaleEpoch,
 )
 
-from .books import NOW, POOL, PRODUCT, SLICE, WHOLE, option
-from .ledger_model import Entry, Model
-
-T = TypeVar("T")
-
-TWO_KINDS = Option(pool=POOL, product=PRODUCT, mode="mig", milli=1125, units={WHOLE: 1, SLICE: 1})
-OPTIONS = st.sampled_from(
-    [
-        (option(),),
-        (option(),),
-        (option(units=2),),
-        (option(SLICE, 125), option()),
-        (option(), option(pool="t4")),
-        (TWO_KINDS, option(SLICE, 250)),
-    ]
-)
-POOLS = [
-    {POOL: None, "t4": None},
-    {POOL: None, "t4": None},
-    {POOL: 2000, "t4": 1000},
-    {POOL: 3000, "t4": None},
-    {POOL: 4000},
-]
-CAPS = st.builds(
-    Limits,
-    pools=st.sampled_from(POOLS),
-    work_class=st.sampled_from([None, None, None, 3000]),
-    user=st.sampled_from([None, None, None, 2500]),
-    resources=st.sampled_from([{}, {}, {}, {WHOLE: 3}]),
-    surge=st.sampled_from([0, 1000, 2000]),
-    guaranteed=st.sampled_from([{}, {}, {POOL: 0}, {POOL: 1000, "t4": 1000}, {POOL: 2000}]),
-)
-OFFERS = tuple(f"{pool}|{PRODUCT}|{name}" for pool in (POOL, "t4") for name in (WHOLE, SLICE))
-NODES = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 5))
-CAPACITY = st.builds(
-    lambda wholes, others: {OFFERS[0]: wholes, **others},
-    st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(2, 5), min_size=2),
-    st.dictionaries(st.sampled_from(OFFERS[1:]), NODES),
-)
-KEPT = st.dictionaries(st.sampled_from(["cv", "nlp", "nlp"]), st.sampled_from([500, 1000, 3000]))
-LENDING = st.dictionaries(
-    st.sampled_from([POOL, POOL, "t4"]),
-    st.builds(Lending, capacity=st.sampled_from([3000, 6000, 9000]), kept=KEPT),
-)
-IDS = st.sampled_from([f"b{n}" for n in range(8)])
-PODS = st.sampled_from(["p1", "p2"])
-PLACES = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 2), max_size=2)
+from .ledger_asks import CAPACITY, LENDING, OFFERS, PLACES, PODS, asks
+from .ledger_machine import WebhookMachine
+from .ledger_model import Entry
 
 
-def _team_of(identity: str) -> str:
-    return "cv" if identity < "b6" else "nlp"
-
-
-@st.composite
-def asks(draw: st.DrawFn) -> Booking:
-    """A booking whose id tells its team: ids are random, two teams never share one."""
-    identity = draw(IDS)
-    group = draw(st.sampled_from(["", "Deployment ns/web", "Deployment ns/web"]))
-    return Booking(
-        id=identity,
-        ref=Ref(
-            kind="Pod", namespace=_team_of(identity), name=draw(st.sampled_from(["", "x", "y"]))
-        ),
-        team=_team_of(identity),
-        work_class=draw(st.sampled_from(["production", "training"])),
-        rank=draw(st.sampled_from([2, 1, 1, 0, 0, 0])),
-        user=draw(st.sampled_from(["ada", "bob"])),
-        state=State.QUEUED,
-        pods=draw(st.sampled_from([0, 1, 1, 1, 2, 3])),
-        options=draw(OPTIONS),
-        group=group,
-        group_revision=draw(st.sampled_from(["", "v1", "v2", "v1", "v2"])) if group else "",
-    )
-
-
-class LedgerMachine(RuleBasedStateMachine):
-    """Does the same to the ledger and to the model."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.redis = self.run(self._connect(url))
-        self.ledger = Ledger(self.redis)
-        self.model = Model({})
-        self.now = NOW
-        self.epoch = 0
-        self.caps = Limits(pools={})
-        self.last: BookRequest | None = None
-        self.mirror: dict[str, Booking] = {}
-        self.position = ""
-
-    async def _connect(self, url: str) -> RedisConnection:
-        redis = RedisConnection.parse(url, call_seconds=5.0)
-        await redis.call(lambda client: client.flushall())
-        return redis
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(coroutine)
-
-    def teardown(self) -> None:
-        self.run(self.redis.aclose())
-        self.runner.close()
-
-    def pick(self, data: st.DataObject, wanted: Callable[[Entry], bool]) -> str:
-        """Choose a booking, mostly one for which something can happen."""
-        names = sorted(name for name, entry in self.model.entries.items() if wanted(entry))
-        mostly: int = data.draw(st.integers(0, 9))
-        return data.draw(st.sampled_from(names) if names and mostly else IDS)
-
-    @initialize(capacity=CAPACITY, caps=CAPS)
-    def open(self, capacity: dict[str, dict[str, int]], caps: Limits) -> None:
-        self.caps = caps
-        self.epoch = self.run(self.ledger.lead())
-        self.model.capacity = capacity
-        self.run(self.ledger.rebuild(self.epoch, [], capacity))
-
-    @rule(
-        asked=asks(),
-        start=st.sampled_from([True, True, True, True, False]),
-        overflow=st.booleans(),
-        capacity=st.sampled_from([True, True, True, False]),
-        most=st.sampled_from([200, 200, 200, 2]),
-        fewer=st.booleans(),
-        passes=st.booleans(),
-    )
-    def book(
-        self,
-        asked: Booking,
-        start: bool,
-        overflow: bool,
-        capacity: bool,
-        most: int,
-        fewer: bool,
-        passes: bool,
-    ) -> None:
-        self.last = BookRequest(
-            booking=asked,
-            limits=self.caps,
-            now=self.now,
-            start=start,
-            overflow_queue=overflow,
-            capacity=capacity,
-            max_tentative=most,
-            passes_all=passes,
-            queued_options=asked.options[-1:] if fewer else None,
-        )
-        self._book(self.last)
-
-    def _book(self, request: BookRequest) -> None:
-        try:
-            outcome = self.run(self.ledger.book(request))
-        except BookingTaken:
-            self.model.check_taken(request)
-        else:
-            self.model.check_book(request, outcome)
-
-    @rule(asked=asks())
-    def book_and_bind(self, asked: Booking) -> None:
-        """The usual way; several rules would rarely make it."""
-        asked = msgspec.structs.replace(
-            asked, ref=msgspec.structs.replace(asked.ref, name="", generate_name="g-")
-        )
-        self._book(BookRequest(booking=asked, limits=self.caps, now=self.now))
-        entry = self.model.entries.get(asked.id)
-        if entry and not entry.bound and entry.asked.ref.generate_name:
-            self._bind(asked.id, "u1")
-
-    @precondition(lambda self: self.last is not None)
-    @rule()
-    def replay(self) -> None:
-        assert self.last is not None
-        self._book(msgspec.structs.replace(self.last, now=self.now))
-
-    @rule(caps=CAPS)
-    def change_caps(self, caps: Limits) -> None:
-        self.caps = caps
-
-    @rule(surge=st.sampled_from([0, 1000, 2000]))
-    def let_caps_be_just_reached(self, surge: int) -> None:
-        pools: dict[str, int | None] = {
-            pool: self.model.used("cv", pool=pool) for pool in (POOL, "t4")
-        }
-        self.caps = Limits(pools=pools, surge=surge)
+class LedgerMachine(WebhookMachine):
+    """Does what a leader does as well."""
 
     @rule()
     def let_nodes_be_just_full(self) -> None:
@@ -225,75 +33,6 @@ class LedgerMachine(RuleBasedStateMachine):
             for node, free in self.model.free(offer).items():
                 nodes[node] = self.model.capacity[offer][node] - free
         self.publish_these(full)
-
-    @rule(data=st.data(), uid=st.sampled_from(["u1", "u1", "u2"]))
-    def bind(self, data: st.DataObject, uid: str) -> None:
-        self._bind(self.pick(data, lambda entry: not entry.bound), uid)
-
-    def _bind(self, identity: str, uid: str) -> None:
-        entry = self.model.entries.get(identity)
-        name = (entry.name if entry else "") or "generated"
-        done = self.run(
-            self.ledger.bind(
-                identity,
-                namespace=_team_of(identity),
-                kind="Pod",
-                name=name,
-                uid=identity + uid,
-            )
-        )
-        if entry is None or entry.lingers:
-            assert done is None
-        elif not entry.bound:
-            assert done is not None
-            self.model.entries[identity] = replace(
-                entry,
-                bound=True,
-                expires=0.0,
-                name=name,
-                asked=msgspec.structs.replace(
-                    entry.asked, ref=msgspec.structs.replace(entry.asked.ref, uid=identity + uid)
-                ),
-            )
-        else:
-            assert (done is not None) is (entry.asked.ref.uid == identity + uid)
-            if done is not None:
-                self.model.entries[identity] = replace(entry, name=name)
-
-    @rule(data=st.data(), pod=PODS)
-    def attach(self, data: st.DataObject, pod: str) -> None:
-        identity = self.pick(data, lambda entry: entry.holds)
-        entry = self.model.entries.get(identity)
-        team = _team_of(identity)
-        answer = self.run(
-            self.ledger.attach(identity, owner_uid="", team=team, pod=pod, now=self.now)
-        )
-        if entry is None or entry.lingers:
-            assert answer.cause == "gone"
-            return
-        if not entry.holds or entry.state is State.PREEMPTED:
-            assert answer.cause == "state"
-            return
-        seats = self.model.seats.setdefault(identity, {})
-        if pod not in seats and len(seats) >= entry.pods:
-            alive = {s: until for s, until in seats.items() if until is None or until > self.now}
-            if len(alive) >= entry.pods:
-                assert answer.cause == "count"
-                return
-            seats = self.model.seats[identity] = alive
-        assert answer.accepted
-        assert answer.option == entry.option
-        if seats.get(pod, 0.0) is not None:
-            seats[pod] = self.now + 10
-
-    @rule(data=st.data(), pod=PODS)
-    def bind_pod(self, data: st.DataObject, pod: str) -> None:
-        identity = self.pick(data, lambda entry: entry.asked.id in self.model.seats)
-        seats = self.model.seats.get(identity, {})
-        done = self.run(self.ledger.bind_pod(identity, pod=pod, uid=pod, name=pod))
-        assert done is (pod in seats)
-        if done:
-            seats[pod] = None
 
     @rule(data=st.data(), pod=PODS)
     def detach(self, data: st.DataObject, pod: str) -> None:
@@ -546,66 +285,6 @@ class LedgerMachine(RuleBasedStateMachine):
             tentative_until=0.0,
             surge=False,
         )
-
-    @invariant()
-    def the_books_are_the_models(self) -> None:
-        if not self.epoch:
-            return
-        snapshot = self.run(self.ledger.snapshot())
-        found = {one.id: one for one in snapshot.bookings}
-        assert {name: _facts(one) for name, one in found.items()} == {
-            name: _model_facts(entry) for name, entry in self.model.entries.items()
-        }
-        for team in ("cv", "nlp"):
-            held = self.run(self.ledger.held(team))
-            assert sum(held.pools.values()) == self.model.used(team)
-            assert held.surge.get(POOL, 0) == self.model.surge(team, POOL)
-            assert held.resources.get(WHOLE, 0) == self.model.units(team, WHOLE)
-        assert self.run(self.ledger.audit()) == []
-        self._follow(found)
-
-    def _follow(self, found: dict[str, Booking]) -> None:
-        changes = self.run(self.ledger.changes(self.position, 0)) if self.position else None
-        if changes is None:
-            snapshot = self.run(self.ledger.snapshot())
-            self.position = snapshot.sequence
-            self.mirror = {one.id: one for one in snapshot.bookings}
-        else:
-            for change in changes:
-                self.position = change.sequence
-                if change.booking is None:
-                    self.mirror.pop(change.id, None)
-                else:
-                    self.mirror[change.id] = change.booking
-        assert self.mirror == found
-
-
-def _facts(one: Booking) -> object:
-    return (
-        one.state,
-        one.pods,
-        one.chosen,
-        one.place,
-        one.bound,
-        one.tentative_until,
-        one.surge,
-        one.ref.name,
-        one.reason == LINGERS,
-    )
-
-
-def _model_facts(entry: Entry) -> object:
-    return (
-        entry.state,
-        entry.pods,
-        entry.chosen,
-        dict(entry.place),
-        entry.bound,
-        entry.expires,
-        entry.surge,
-        entry.name,
-        entry.lingers,
-    )
 
 
 @pytest.mark.timeout(300)
