@@ -181,6 +181,9 @@ _BY_MESSAGE: dict[tuple[str, str], Any] = {
     ("watcher_blinded", "namespace"): "monitoring",
     ("waits_for_room", "reason"): "no node in service offers nvidia.com/gpu of Tesla-T4",
     ("waits_for_victims", "reason"): "2 to go",
+    ("waits_for_window", "asked"): 8000,
+    ("waits_for_window", "pool"): "a100",
+    ("waits_for_window", "until"): "2026-11-30 20:00 CET",
 }
 
 

@@ -27,6 +27,8 @@ from fairslice.v1alpha1.team import (
 __all__ = ["PolicyError", "Team"]
 
 _NOTHING = PoolQuota(Quota(0, 0, None))
+# Sixteen windows that open and close each day of a week.
+_CHANGES_AHEAD = 2 * 16 * 7
 _EVERYTHING = PoolQuota(Quota(0, None, None))
 
 
@@ -95,6 +97,19 @@ class Team:
             loan.until for loan in self.loans if pool in (None, loan.pool) and loan.until > now
         ]
         return min(moments, default=inf)
+
+    def opens(self, pool: str, milli: int, now: float) -> float:
+        """Return when its limit in a pool comes to so much next; inf if it is not foreseen.
+
+        Unix seconds; now, if it has come to that.
+        """
+        moment = now
+        for _ in range(_CHANGES_AHEAD):
+            limit = self.limit(pool, moment)
+            if moment == inf or limit is None or limit >= milli:
+                return moment
+            moment = self.next_change(moment, pool)
+        return inf
 
     def _of(self, pool: str) -> PoolQuota:
         if not self.quotas:

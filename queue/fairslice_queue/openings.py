@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from fairslice import messages
 from fairslice.booking import Booking, Option
+from fairslice.periods import moment_text
 from fairslice.team import Team
 from fairslice_queue.caps import Excess, excess, limits_of
 from fairslice_queue.holders import Holders
@@ -33,7 +35,9 @@ class Opening:
     @property
     def waits(self) -> Excess | str:
         """What it waits for, if nothing is open."""
-        return self.broken or self.closed or messages.no_option_left()
+        if self.broken is not None and not (self.closed and self.broken.asked > self.broken.limit):
+            return self.broken
+        return self.closed or messages.no_option_left()
 
     @property
     def capped(self) -> bool:
@@ -79,12 +83,21 @@ class Openings:
             if found is None:
                 open_.append(index)
                 continue
+            if found.cause == "limit" and found.asked > found.limit:
+                opening.closed = opening.closed or self._window(team, option.pool, found)
             opening.broken = opening.broken or found
             if passes_all and found.cause == "limit" and found.asked <= found.limit:
                 over = found.used + found.asked - found.limit
                 opening.over[index] = max(0, over - self._leaving.get((team.name, option.pool), 0))
         opening.open = tuple(open_)
         return opening
+
+    def _window(self, team: Team, pool: str, found: Excess) -> str:
+        when = team.opens(pool, found.asked, self._now)
+        if when == inf:
+            return ""
+        text = moment_text(when, team.zone)
+        return messages.waits_for_window(team.name, pool, found.asked, found.limit, text)
 
     def is_surge(self, booking: Booking, option: Option, team: Team) -> bool:
         """Say whether starting it with an option is beyond a cap: a rollout's extra pod."""

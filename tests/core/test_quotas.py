@@ -97,6 +97,17 @@ def test_the_most_it_may_ever_hold_counts_windows_and_loans_to_come() -> None:
     assert made.most("t4") == 0
 
 
+def test_it_is_foreseen_when_a_limit_comes_to_so_much() -> None:
+    made = with_windows(NIGHT, WEEKEND)
+    friday = at("2026-11-27T12:00:00+01:00")
+    assert made.opens("a100", 4000, friday) == friday
+    assert made.opens("a100", 16_000, friday) == at("2026-11-27T20:00:00+01:00")
+    assert made.opens("a100", 20_000, friday) == at("2026-11-28T06:00:00+01:00")
+    assert made.opens("a100", 40_000, friday) == inf
+    assert made.opens("t4", 1, friday) == inf
+    assert team().opens("a100", 10**9, friday) == friday
+
+
 @pytest.mark.parametrize(
     ("day", "night_hours"), [("2026-03-28", 9), ("2026-10-24", 11), ("2026-06-05", 10)]
 )

@@ -150,6 +150,24 @@ def test_a_window_lifts_limit_and_guarantee_while_it_is_open() -> None:
     assert state.plan(NOW + DAY / 2).released == ["n", "a"]
 
 
+def test_what_only_a_window_allows_says_when_it_opens() -> None:
+    window = {"from": "20:00", "to": "06:00", "limit": "3"}
+    pools = [{"pool": "a100", "limit": "1", "windows": [window]}]
+    state = scene([team("cv", pools=pools)])
+    state.hold("one", team="cv")
+    state.wait("big", team="cv", pods=3)
+    state.wait("never", team="cv", pods=4)
+    state.wait("small", team="cv")
+    plan = state.plan(NOW + DAY / 2)
+    assert plan.why("big").reason == (
+        "asks for 3 a100, of which team cv may hold 1 until 2023-11-15 20:00 UTC, and enough for "
+        "it from then on"
+    )
+    assert plan.why("never").reason == "team cv's a100 limit: 1 of 1 GPUs in use, 4 asked"
+    assert plan.why("small").reason == "team cv's a100 limit: 1 of 1 GPUs in use, 1 asked"
+    assert all(plan.why(name).capped for name in ("big", "never", "small"))
+
+
 def test_a_window_that_closes_is_a_cut() -> None:
     window = {"from": "20:00", "to": "06:00", "limit": "3"}
     pools = [{"pool": "a100", "limit": "1", "windows": [window]}]

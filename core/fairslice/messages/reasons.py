@@ -33,6 +33,7 @@ __all__ = [
     "unschedulable",
     "waits_for_room",
     "waits_for_victims",
+    "waits_for_window",
 ]
 
 
@@ -182,6 +183,14 @@ def unschedulable(reason: str) -> str:
 def waits_for_room(reason: str) -> str:
     """Wait: it fits nowhere just now, and why."""
     return line(f"waits for room: {reason}")
+
+
+def waits_for_window(team: str, pool: str, asked: int, limit: int, until: str) -> str:
+    """Wait: more than its team may hold now, but not more than it may hold once a window opens."""
+    return line(
+        f"asks for {format_milli(asked)} {pool}, of which team {team} may hold "
+        f"{format_milli(limit)} until {until}, and enough for it from then on"
+    )
 
 
 def waits_for_victims(reason: str) -> str:
