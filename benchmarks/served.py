@@ -33,6 +33,7 @@ from fairslice_certs.authority import ServingNames, create_authority, issue_cert
 from fairslice_certs.serving import ServingContext
 from fairslice_queue.ledger import Ledger
 from fairslice_webhook.admission import Admission
+from fairslice_webhook.answering import spare_collections
 from fairslice_webhook.audit import LedgerAuditSink
 from fairslice_webhook.figures import page
 from fairslice_webhook.metrics import WebhookMetrics
@@ -226,6 +227,7 @@ async def _serve_webhook(order: _Order, tls: ssl.SSLContext) -> None:
         health = HealthServer(list, figures, metrics)
         address = await server.start(Address("127.0.0.1", order.port), tls, shared=order.shared)
         about = await health.start(Address("127.0.0.1", 0))
+        spare_collections()
         _tell(_Ports(address.port, about.port))
         await sink.run()
 

@@ -29,7 +29,7 @@ from fairslice_certs.rotation import CertificatePolicy
 from fairslice_certs.rotator import CertificateRotator
 from fairslice_certs.serving import ServedCertificate, ServingContext
 from fairslice_queue.ledger import Ledger, LedgerUnavailable
-from fairslice_webhook.answering import Answering
+from fairslice_webhook.answering import Answering, spare_collections
 from fairslice_webhook.explain import Explainer
 from fairslice_webhook.explain_endpoint import ExplainEndpoint
 from fairslice_webhook.figures import page
@@ -150,6 +150,7 @@ class _Webhook:
         # Several parts come up by themselves; there is no one event to wait for.
         while self._problems():  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
+        spare_collections()
         registrar = Registrar(
             self._client,
             self._brake,

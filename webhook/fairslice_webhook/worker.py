@@ -18,7 +18,7 @@ from fairslice.redis_connection import RedisConnection
 from fairslice.settings import Address
 from fairslice_certs.serving import ServingContext
 from fairslice_queue.ledger import Ledger
-from fairslice_webhook.answering import Answering
+from fairslice_webhook.answering import Answering, spare_collections
 from fairslice_webhook.figures import counted
 from fairslice_webhook.worker_link import Certificate, Drain, Link, Look, Report, Start
 
@@ -36,6 +36,7 @@ class _Worker:
         self._address = Address(start.settings.listen.host, start.port)
         self._serving = ServingContext()
         self._listening = False
+        self._settled = False
 
     async def run(self) -> None:
         """Answer until told to end, or until the first process is gone."""
@@ -77,6 +78,9 @@ class _Worker:
             problems.append("the cluster is not listed yet")
         if not self._listening:
             problems.append("not listening yet")
+        if not problems and not self._settled:
+            self._settled = True
+            spare_collections()
         served = self._serving.served
         serial = str(served.serial) if served is not None else ""
         return Report(tuple(problems), serial, counted(self._parts.registry))
