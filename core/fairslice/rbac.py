@@ -99,7 +99,7 @@ def _queue_rules() -> list[Rule]:
         ),
         _rule(GROUP, ("teams", "sharingpolicies"), _READ),
         _rule(GROUP, ("teams/status", "sharingpolicies/status"), ("get", "update", "patch")),
-        # Whether a submitter may still create what is to be restarted.
+        # Whether a submitter may still create what is to be restarted, a lead order the line.
         _rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
     ]
 

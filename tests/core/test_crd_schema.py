@@ -103,6 +103,20 @@ def test_the_smallest_objects_are_fine() -> None:
         ),
         (team(pools=[{}]), "spec.pools[0].pool: missing"),
         (
+            team(pools=[{"pool": "a", "windows": yaml.safe_load("[{from: 20:30}]")}]),
+            'spec.pools[0].windows[0].from: 1230 is not a text (write "20:30" in quotes)',
+        ),
+        (
+            team(pools=[{"pool": "a", "windows": [{"days": ["Sun", "Monday"]}]}]),
+            "spec.pools[0].windows[0].days[1]: 'Monday' is not one of Mon, Tue, Wed, Thu, Fri, "
+            "Sat, Sun",
+        ),
+        (
+            team(pools=[{"pool": "a", "windows": [{"to": "25:00"}]}]),
+            "spec.pools[0].windows[0].to: '25:00' is not a time of day such as 20:00; 24:00 ends "
+            "a day",
+        ),
+        (
             team(pools=[{"pool": "a"}, {"pool": "a"}]),
             "spec.pools[1].pool: a is named twice",
         ),

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 __all__ = [
+    "CLOCK_PATTERN",
     "ClockTime",
     "Date",
     "DnsName",
@@ -31,10 +32,12 @@ Duration = Annotated[
         description="A time span such as 90s, 15m, 12h or 7d.",
     ),
 ]
+CLOCK_PATTERN = "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
+
 ClockTime = Annotated[
     str,
     Meta(
-        pattern="^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$",
+        pattern=CLOCK_PATTERN,
         description="A time of day such as 20:00; 24:00 ends a day.",
     ),
 ]

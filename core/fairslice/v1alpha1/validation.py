@@ -11,6 +11,7 @@ from fairslice.policy import Policy, PolicyError, Team
 from fairslice.v1alpha1 import API_VERSION
 from fairslice.v1alpha1.policy import SharingPolicySpec
 from fairslice.v1alpha1.resources import POLICY_NAME
+from fairslice.v1alpha1.scalars import CLOCK_PATTERN
 from fairslice.v1alpha1.schema import spec_schema
 from fairslice.v1alpha1.team import TeamSpec
 
@@ -72,9 +73,7 @@ def schema_faults(schema: Mapping[str, Any], value: object, path: str) -> Iterat
         return
     expected = schema["type"]
     if not _is(expected, value):
-        yield Fault(
-            path, f"{_shown(value)} is not {_NAMES[expected]}{_quote_hint(expected, value)}"
-        )
+        yield Fault(path, f"{_shown(value)} is not {_NAMES[expected]}{_quote_hint(schema, value)}")
     elif isinstance(value, Mapping):
         yield from _object(schema, value, path)
     elif isinstance(value, list):
@@ -162,10 +161,13 @@ def _hint(value: object) -> str:
     return ""
 
 
-def _quote_hint(expected: str, value: object) -> str:
-    if expected == "string" and isinstance(value, int | float):
-        return f' (write "{value}" in quotes)'
-    return ""
+def _quote_hint(schema: Mapping[str, Any], value: object) -> str:
+    if schema["type"] != "string" or not isinstance(value, int | float):
+        return ""
+    if isinstance(value, int) and schema.get("pattern") == CLOCK_PATTERN:
+        # YAML 1.1 reads 20:00 as a number to the base of 60.
+        return f' (write "{value // 60:02d}:{value % 60:02d}" in quotes)'
+    return f' (write "{value}" in quotes)'
 
 
 def _between(low: int | None, high: int | None) -> str:
