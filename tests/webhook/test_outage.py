@@ -1,11 +1,16 @@
 """The ledger away: GPU work waits or is refused, everything else passes."""
 
+import asyncio
+import os
+import signal
+import time
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 from fairslice.redis_connection import RedisConnection
+from fairslice.redis_embedded import EmbeddedRedis
 from fairslice_queue.ledger import Ledger
 
 from .conftest import MakeCluster
@@ -116,3 +121,34 @@ async def test_a_gated_pod_without_booking_is_stored_when_redis_is_back(
     assert (await place.validate(stored, RS_CONTROLLER)).allowed
     stored["spec"]["schedulingGates"] = []
     assert not (await place.validate(stored, RS_CONTROLLER)).allowed
+
+
+async def test_while_redis_hangs_everyone_is_answered_within_300_ms(tmp_path: Path) -> None:
+    async with (
+        EmbeddedRedis(tmp_path / "redis") as server,
+        RedisConnection.parse(server.url) as redis,
+    ):
+        ledger, seen = Ledger(redis), view()
+        await ledger.rebuild(await ledger.lead(), [], seen.inventory.capacity(), {})
+        place = Cluster(ledger, seen)
+        assert not (await place.create(job("before"))).spec["suspend"]
+        pid = int((await redis.call(lambda client: client.info("server")))["process_id"])
+
+        times: list[float] = []
+
+        async def answered(number: int) -> None:
+            for made, user in ((job(f"job-{number}"), "alice"), (replica("serve"), RS_CONTROLLER)):
+                started = time.monotonic()
+                done = await place.mutate(made, user)
+                times.append(time.monotonic() - started)
+                assert done.gated or done.spec["suspend"]
+
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.gather(*(answered(number) for number in range(10)))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert max(times) < 0.4, "the margin is the machine's"
+        async with asyncio.timeout(10):
+            while (await place.mutate(notebook("after"))).code == 503:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
