@@ -97,7 +97,13 @@ class Reconciler:
             await self._newcomers.look_at_claim(booking_id, booking, now)
             return
         if booking is None or (workload is not None and _has_no_option(booking)):
+            if booking is None and not seat.calls.may_repeat(booking_id):
+                # A stamp that was just taken away may still show in the watch.
+                seat.watch.dirty.add(booking_id)
+                return
             await self._newcomers.adopt(workload, pods, now)
+            if booking is None:
+                seat.calls.forget(booking_id)
             return
         if booking.reason == LINGERS:
             return
