@@ -23,7 +23,7 @@ __all__ = ["NAME", "TEAM", "TOKEN", "Plan", "Result"]
 NAME = b"bench-000000000"
 """Stands for a name that is new in every request."""
 
-TEAM = b"bench-team-00"
+TEAM = b"bench-team-000"
 """Stands for one team's namespace after the other."""
 
 TOKEN = b"kube-api-access-00000"
@@ -188,7 +188,7 @@ class _Load:
         request = self._heads[number % len(self._heads)]
         request = request.replace(NAME, b"bench-%09d" % number)
         request = request.replace(TOKEN, b"kube-api-access-%05d" % (number % 100_000))
-        connection.send(request.replace(TEAM, b"bench-team-%02d" % (number % self._plan.teams)),
+        connection.send(request.replace(TEAM, b"bench-team-%03d" % (number % self._plan.teams)),
                         since)  # fmt: skip
 
 

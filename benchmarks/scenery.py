@@ -15,10 +15,11 @@ from fairslice_webhook.view import Priority, View
 __all__ = ["CLASSES", "FEATURES", "NODES", "TEAMS", "team_name", "view"]
 
 FEATURES = ("hide", "guards", "rewrite", "quota", "queue")
-TEAMS = 64
+TEAMS = 256
 NODES = 64
-# Drawn large, so that thousands of bookings fit and nothing waits while throughput is measured.
-_UNITS = 200
+# Drawn large, so that tens of thousands of bookings fit, in a cluster as in the unfinished ones
+# that a team may have, and nothing waits while throughput is measured.
+_UNITS = 4000
 _PRODUCT = "NVIDIA-A100-SXM4-80GB"
 CLASSES: list[dict[str, Any]] = [
     {
@@ -43,7 +44,7 @@ CLASSES: list[dict[str, Any]] = [
 
 def team_name(number: int) -> str:
     """Name a team, and its one namespace."""
-    return f"bench-team-{number:02}"
+    return f"bench-team-{number:03}"
 
 
 def view(teams: int = TEAMS, nodes: int = NODES) -> View:

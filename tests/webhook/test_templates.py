@@ -199,7 +199,7 @@ def test_the_memory_of_templates_is_bounded() -> None:
         one = decode_review(review(notebook(labels={"n": str(number)})))
         known.of(one, seen, call, Phase.MUTATE)
         known.of(one, seen, call, Phase.MUTATE)
-    assert len(known) <= 512
+    assert len(known) <= 1024
     large = decode_review(review(notebook(annotations={"x": "y" * 20_000})))
     for _ in range(3):
         assert Templates().of(large, seen, call, Phase.MUTATE) is None

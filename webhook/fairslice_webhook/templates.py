@@ -24,7 +24,7 @@ from fairslice_webhook.view import Call, View
 __all__ = ["Template", "Templates", "Written"]
 
 _MAX_BYTES = 16 * 1024
-_MAX_TEMPLATES = 512
+_MAX_TEMPLATES = 1024
 _MAX_SEEN = 4096
 
 _NAME = "fairslice-template"
