@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 
 from fairslice.kube.client import ApiError
-from fairslice.pool_capacity import pool_hardware
 from fairslice_queue.bill_store import BillStore
 from fairslice_queue.billing import Bills
 from fairslice_queue.books import Books
@@ -31,7 +30,7 @@ async def keep_bills(
     while True:
         now = clock()
         bills.use_policy(watch.policy, now)
-        bills.hardware(pool_hardware(watch.inventory), now)
+        bills.see(watch.inventory, now)
         try:
             if not bills.is_kept:
                 record = await store.latest()

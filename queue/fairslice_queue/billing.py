@@ -12,8 +12,10 @@ from fairslice.bills import (
     month_at,
     month_span,
 )
+from fairslice.inventory import Inventory
 from fairslice.money import MICRO, NO_PRICES, Prices
 from fairslice.policy import Policy
+from fairslice.pool_capacity import pool_hardware
 
 __all__ = ["Bills"]
 
@@ -33,6 +35,7 @@ class Bills:
         self.is_kept = False
         self._pools: dict[str, PoolBill] = {}
         self._policy: Policy | None = None
+        self._inventory: Inventory | None = None
         self._prices: Mapping[str, Prices] = {}
         self._zone: tzinfo = UTC
         self._start = 0
@@ -64,6 +67,12 @@ class Bills:
             bill, have = self._of(pool, now), milli.get(pool, 0)
             if bill.capacity != have:
                 bill.change(_micros(now), capacity=have)
+
+    def see(self, inventory: Inventory, now: float) -> None:
+        """Record what nodes there are from now on."""
+        if inventory is not self._inventory:
+            self._inventory = inventory
+            self.hardware(pool_hardware(inventory), now)
 
     def record(self, now: float) -> BillRecord:
         """Write the present month's bill down, up to now."""

@@ -178,7 +178,10 @@ class _Queue:
                 await asyncio.sleep(1.0)
 
     def _on_booking(self, old: Booking | None, new: Booking | None) -> None:
-        self._meter.follow(self._mirror.books.tally, (old, new), time.time())
+        now = time.time()
+        # Nobody holds what isn't there: nodes are counted before what is held on them.
+        self._meter.bills.see(self._watch.inventory, now)
+        self._meter.follow(self._mirror.books.tally, (old, new), now)
         changed = new or old
         if changed is not None:
             self._watch.dirty.add(changed.id)
