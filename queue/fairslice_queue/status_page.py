@@ -29,7 +29,8 @@ def render_page(teams: Sequence[TeamRow], rows: Sequence[QueueRow], *, notice: s
         f"<title>fairslice</title><style>{_STYLE}</style>"
         f"<h1>fairslice</h1>{_notice(notice)}"
         f"<p>{waiting} waiting, {len(rows) - waiting} in the books otherwise."
-        ' As JSON: <a href="/queue">queue</a>, <a href="/teams">teams</a>;'
+        ' As JSON: <a href="/queue">queue</a>, <a href="/teams">teams</a>,'
+        ' <a href="/bill">bill</a>;'
         ' <a href="/metrics">metrics</a>.</p>'
         f"<h2>Teams</h2>{_teams(teams)}<h2>Work</h2>{_work(rows)}</html>"
     )
@@ -43,7 +44,8 @@ def _teams(teams: Sequence[TeamRow]) -> str:
     if not teams:
         return "<p>No teams yet.</p>"
     head = _head(("Team", ""), ("Pool", ""), ("Used", "n"), ("", ""), ("Guaranteed", "n"),
-                 ("Limit", "n"), ("Queued", "n"), ("GPU-hours", "n"), ("Share", "n"))  # fmt: skip
+                 ("Limit", "n"), ("Until", ""), ("Queued", "n"), ("GPU-hours", "n"),
+                 ("Share", "n"))  # fmt: skip
     body = ""
     for team in teams:
         pools = team.pools or ()
@@ -52,11 +54,12 @@ def _teams(teams: Sequence[TeamRow]) -> str:
             body += "<tr>" + _cell(team.team if first else "") + _cell(pool.pool)
             body += _cell(pool.used, "n") + f"<td>{_bar(pool.used, pool.limit)}</td>"
             body += _cell(pool.guaranteed, "n") + _cell(pool.limit or "none", "n")
+            body += _cell(pool.until[:16].replace("T", " "))
             body += _cell(str(team.queued) if first else "", "n")
             body += _cell(team.gpu_hours if first else "", "n")
             body += _cell(f"{team.share:.3f}" if first else "", "n") + "</tr>"
         if not pools:
-            body += "<tr>" + _cell(team.team) + "<td colspan=5>no pools</td>"
+            body += "<tr>" + _cell(team.team) + "<td colspan=6>no pools</td>"
             body += _cell(str(team.queued), "n") + _cell(team.gpu_hours, "n")
             body += _cell(f"{team.share:.3f}", "n") + "</tr>"
     return f"<table>{head}{body}</table>"
