@@ -9,7 +9,7 @@ from fairslice_webhook.explain import Explainer, ExplainRequest, Explanation
 
 from .conftest import MakeCluster
 from .scene import GPU, SLICE_10, Cluster, container, deployment, job, pod, policy, team, view
-from .test_kinds import TABLE, WIDE, filler, manifest
+from .test_kinds import TABLE, WIDE, filler, labelled, manifest
 
 EXPERIMENT = {"fairslice.io/class": "experiment"}
 
@@ -55,6 +55,14 @@ async def test_what_is_told_of_a_suspendable_kind_is_what_then_happens(
     (refused,) = await told(never, obj)
     assert refused.verdict == "refused"
     assert "team nlp" in refused.why
+
+
+async def test_pods_with_nothing_in_common_are_told_to_start_one_by_one(
+    cluster: MakeCluster,
+) -> None:
+    (found,) = await told(await cluster(wide()), labelled("JobSet", "experiment", "production"))
+    assert found.verdict == "waits"
+    assert "one by one" in found.why
 
 
 def _pod_spec(**fields: Any) -> dict[str, Any]:

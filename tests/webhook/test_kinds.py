@@ -12,6 +12,7 @@ import yaml
 
 from fairslice.booking import Option, State
 from fairslice.gangs import read_members
+from fairslice.pod_sets import at_pointer
 from fairslice.workloads import ADAPTERS, Adapter, adapter_for
 from fairslice_queue.bookkeeping import Limits
 from fairslice_queue.fact_reading import FactReader
@@ -19,7 +20,20 @@ from fairslice_queue.lean_objects import CustomObject
 from fairslice_queue.release_patch import release_patch
 
 from .conftest import MakeCluster
-from .scene import QUEUE, Cluster, a100_node, container, owner, pod, policy, team, view
+from .scene import (
+    JOB_CONTROLLER,
+    QUEUE,
+    SLICE_10,
+    SLICE_20,
+    Cluster,
+    a100_node,
+    container,
+    owner,
+    pod,
+    policy,
+    team,
+    view,
+)
 
 KINDS = Path(__file__).parent.parent / "kinds"
 STATE = "system.fairslice.io/state"
@@ -290,6 +304,49 @@ async def test_pods_with_nothing_in_common_start_one_by_one(cluster: MakeCluster
     done = await place.mutate(obj)
     assert done.patch == []
     assert any("one by one" in text for text in done.warnings)
+
+
+def labelled(kind: str, *classes: str) -> dict[str, Any]:
+    """A manifest whose pod sets that ask for GPUs have classes of their own, or none."""
+    obj = manifest(kind)
+    del obj["metadata"]["labels"]
+    for member, work_class in zip(read_members(row(kind).pod_sets(obj)), classes, strict=True):
+        if work_class:
+            meta = {"metadata": {"labels": {CLASS: work_class}}}
+            at = at_pointer(obj, member.pod_set.path)
+            at |= {**meta, "spec": at["spec"]}
+    return obj
+
+
+async def test_pods_of_several_classes_keep_each_its_own(cluster: MakeCluster) -> None:
+    place = await cluster(view(teams=(team(pools=[{"pool": "a100", "limit": "100"}]),), nodes=WIDE))
+    obj = labelled("PyTorchJob", "experiment", "production")
+    done = await place.mutate(obj)
+    assert done.patch == []
+    assert any("one by one" in text for text in done.warnings)
+    made = {}
+    for role, sets in obj["spec"]["pytorchReplicaSpecs"].items():
+        labels = sets["template"]["metadata"]["labels"]
+        reference = owner("PyTorchJob", "bert", "kubeflow.org/v1")
+        body = pod(role.lower(), labels=dict(labels), ownerReferences=[reference])
+        made[role] = (await place.create(body, JOB_CONTROLLER)).limits()
+    assert made == {"Master": {SLICE_10: "1"}, "Worker": {SLICE_20: "1"}}
+
+
+async def test_a_class_of_some_pods_makes_the_others_no_smaller(cluster: MakeCluster) -> None:
+    place = await cluster(view(teams=(team(pools=[{"pool": "a100", "limit": "100"}]),), nodes=WIDE))
+    for classes in (("", "experiment"), ("experiment", "")):
+        obj = labelled("PyTorchJob", *classes)
+        obj["metadata"]["name"] = f"of-{classes[0] or 'none'}"
+        done = await place.create(obj)
+        booking = await place.ledger.get(done.annotations[BOOKING])
+        assert booking is not None
+        # Those without a class were promised whole GPUs.
+        assert (booking.work_class, {o.mode for o in booking.options}) == ("experiment", {"whole"})
+    both = await place.create(labelled("PyTorchJob", "experiment", "experiment"))
+    booking = await place.ledger.get(both.annotations[BOOKING])
+    assert booking is not None
+    assert booking.options[0].units == {SLICE_10: 1}
 
 
 def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

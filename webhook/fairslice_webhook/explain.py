@@ -239,6 +239,8 @@ def _settled(name: str, team: str, review: Review, decision: Decision, view: Vie
         verdict, why = REFUSED, answer.denial.message
     elif labels.get(stamps.STATE) in ("held", "queued"):
         verdict, why = WAITS, next(iter(answer.warnings), "")
+    elif (apart := messages.pods_one_by_one(review.kind.kind)) in answer.warnings:
+        verdict, why = WAITS, apart
     elif not team:
         verdict, why = RUNS, messages.explain_no_team(review.namespace)
     else:

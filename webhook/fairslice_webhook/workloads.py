@@ -268,23 +268,28 @@ def _members(subject: Subject, workload: Workload) -> tuple[Member, ...]:
 def _plan(
     subject: Subject, team: Team, workload: Workload, members: tuple[Member, ...]
 ) -> WorkloadPlan | None:
-    """Work out what a workload may be given; None if no kind of share serves all its pods.
+    """Work out what a workload may be given; None if its pods have neither share nor class alike.
 
     Raises Refusal.
     """
-    meta = members[0].pod_set.template.metadata
-    labels = {**(meta.labels or {}), **(workload.meta.labels or {})}
+    own = workload.meta.labels or {}
     kinds = (workload.adapter.kind.kind, *owner_kinds(workload.meta))
-    works = [
-        assess(subject, team, member.ask, member.pod_set.template.spec, labels, kinds)
-        for member in members
-    ]
+    works = []
+    for member in members:
+        template = member.pod_set.template
+        labels = {**(template.metadata.labels or {}), **own}
+        works.append(assess(subject, team, member.ask, template.spec, labels, kinds))
+    classes = {work.class_name: work for work in works if work.work_class is not None}
+    if len(classes) > 1:
+        return None
     sizes = [member.size for member in members]
+    # What serves each by its own class, or as it is where it has none, is less than none asked.
     options = common_options([work.options for work in works], sizes)
     if not options:
         return None
     ideal = common_options([work.ideal for work in works], sizes)
-    work = replace(works[0], options=options, ideal=ideal or options)
+    work = next(iter(classes.values()), works[0])
+    work = replace(work, ask=works[0].ask, options=options, ideal=ideal or options)
     return WorkloadPlan(subject, team, workload, members, work)
 
 

@@ -170,8 +170,8 @@ def option_missing(container: str, asked: str, why: str, exists: Iterable[str]) 
 
 
 def pods_one_by_one(kind: str) -> str:
-    """Warn: a workload's pods have no kind of share in common, so that they start one by one."""
+    """Warn: a workload's pods have no share or class in common, so that they start one by one."""
     return line(
-        f"the pods of this {kind} ask for different kinds of GPUs: they wait and start one by one, "
-        f"not together; ask for the same kind to have them start as one"
+        f"the pods of this {kind} are of different classes or kinds of GPUs: they wait and start "
+        f"one by one, not together; ask for the same to have them start as one"
     )
