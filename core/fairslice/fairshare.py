@@ -10,15 +10,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from fairslice import messages
-
 __all__ = [
     "ENTRY_SECONDS",
     "OrderKey",
     "PoolWeight",
     "dominant_share",
     "entry_penalty",
-    "explain",
     "jain_index",
     "order_key",
     "passes",
@@ -104,24 +101,6 @@ def order_key(
 def passes(*, passes_all: bool, urgent: bool, aged: bool, scavenges: bool) -> int:
     """Return the first term of the order."""
     return 4 if scavenges else 0 if passes_all else 1 if urgent else 2 if aged else 3
-
-
-def explain(first: OrderKey, second: OrderKey) -> str:
-    """Say why one goes before the other: the first term that differs."""
-    if first.passes != second.passes:
-        if second.passes == 4:
-            return messages.order_scavenges()
-        words = (messages.order_passes, messages.order_urgent, messages.order_aged)
-        return words[first.passes]()
-    if first.borrowed != second.borrowed:
-        return messages.order_guarantee()
-    if first.rank != second.rank:
-        return messages.order_class()
-    if first.share != second.share:
-        return messages.order_share(first.share, second.share)
-    if first.queued_at != second.queued_at:
-        return messages.order_time(second.queued_at - first.queued_at)
-    return messages.order_name()
 
 
 def jain_index(values: Iterable[float]) -> float:

@@ -12,6 +12,7 @@ from fairslice.policy import Policy, Team
 from fairslice.quantity import format_milli
 from fairslice.teams import TeamIndex
 from fairslice_queue.order import Order, Waiting
+from fairslice_queue.precedence import why_before
 from fairslice_queue.rights import Rights
 from fairslice_queue.tally import Tally
 
@@ -75,11 +76,16 @@ def explain(
     position: int = 0,
     queued: int = 0,
     reason: str = "",
+    before: Waiting | None = None,
 ) -> Explanation:
-    """Explain a waiting workload. `use` is its team's decayed milli-GPU-seconds by pool."""
+    """Explain a waiting workload. `use` is its team's decayed milli-GPU-seconds by pool.
+
+    `before` is what stands right before it in its team's line.
+    """
     half_life = float(policy.half_life)
     share = dominant_share(use, weights, team.weight, half_life)
-    key = Order(policy, tally, lambda _: share, now, rights).key(item)
+    order = Order(policy, tally, lambda _: share, now, rights)
+    key = order.key(item)
     booking = item.booking
     parts = tuple(_parts(use, weights, half_life))
     work_class = booking.work_class or "unclassified"
@@ -111,6 +117,7 @@ def explain(
             how=f"first in line {moment}, {max(0, int(now - booking.queued_at))} s ago",
         ),
         Term(term="name", value=booking.id, how="decides between equals"),
+        *_behind(item, before, order),
         Term(term="waits for", value=position, how=reason or "not looked at yet"),
     )
     return Explanation(
@@ -122,6 +129,12 @@ def explain(
         terms=terms,
         pools=parts,
     )
+
+
+def _behind(item: Waiting, before: Waiting | None, order: Order) -> Iterator[Term]:
+    if before is not None:
+        why = why_before(order.in_team(before), order.in_team(item))
+        yield Term(term="behind", value=str(before.booking.ref), how=f"which {why}")
 
 
 def _parts(

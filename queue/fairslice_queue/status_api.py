@@ -195,7 +195,10 @@ class StatusApi:
         weights = pool_weights(watch)
         capacity = {pool: weight.capacity for pool, weight in weights.items()}
         rights = Rights(watch.teams, books.tally, now, self._outlook.budgets_gone(now), capacity)
-        line = self._standing.lines.get(booking.id)
+        lines = self._standing.of_team(team.name)
+        places = [line.booking.id for line in lines]
+        place = places.index(booking.id) if booking.id in places else None
+        line = lines[place] if place is not None else None
         return explain(
             item,
             team,
@@ -209,6 +212,7 @@ class StatusApi:
             position=line.position if line is not None else 0,
             queued=line.queued if line is not None else 0,
             reason=line.reason if line is not None else "",
+            before=self._outlook.waiting(lines[place - 1].booking) if place else None,
         )
 
     async def _audit(self, _: web.Request) -> web.Response:

@@ -208,13 +208,19 @@ async def test_the_status_api_explains_what_waits(box: World, unused_tcp_port: i
     await box.create(job("next", annotations={stamps.ORDER: "4"}), "cv")
     await box.until(lambda: box.note("Job", "next", "cv"))
     await box.until(lambda: box.note("Job", "next", "cv", stamps.MARKS_TOLD))
+    await box.create(job("before"), "cv")
+    await box.until(lambda: "position 2" in box.note("Job", "next", "cv"))
     async with api.serving(Address("127.0.0.1", unused_tcp_port)):
         url = f"http://127.0.0.1:{unused_tcp_port}"
         rows = {row["term"]: row for row in await fetch(url, "/explain/cv/next")}
         assert rows["order"]["value"] == 4
         assert rows["borrowed"]["how"] == "default: holds 2 + asks 1 = 3 of 1 guaranteed"
         assert rows["share"]["value"] > 0
-        assert rows["waits for"]["value"] == 1
+        assert rows["behind"]["value"] == "Job cv/before"
+        assert rows["behind"]["how"] == "which goes first by the order that the team's lead gave"
+        assert rows["waits for"]["value"] == 2
+        first = {row["term"]: row for row in await fetch(url, "/explain/cv/before")}
+        assert "behind" not in first
         with pytest.raises(StatusUnavailable, match="not in line"):
             await fetch(url, "/explain/cv/big")
         with pytest.raises(StatusUnavailable, match="no workload cv/none"):
