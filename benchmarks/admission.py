@@ -91,10 +91,12 @@ class Bench:
         return result
 
     async def clear_books(self) -> None:
-        """Empty the ledger, and tell it what the nodes offer."""
+        """Empty the ledger, and tell it what the nodes offer and that all lend all."""
         await cast(Any, self.redis.client).flushdb()
         ledger = Ledger(self.redis)
-        await ledger.rebuild(await ledger.lead(), (), view().inventory.capacity())
+        epoch = await ledger.lead()
+        await ledger.rebuild(epoch, (), view().inventory.capacity())
+        await ledger.publish_lending(epoch, {})
 
     async def bookings(self) -> dict[str, int]:
         """Read from the webhook's metrics what wishes to book came to."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class _Case:
 
 
 def _fresh_call() -> Call:
-    ids = secrets.token_hex(20)
+    ids = os.urandom(20).hex()
     return Call(now=time.time(), booking="b" + ids[:20], pod="p" + ids[20:])
 
 

@@ -10,6 +10,7 @@ import re
 import ssl
 from asyncio import Task
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from hmac import compare_digest
 
 from aiohttp import web
@@ -164,6 +165,7 @@ class WebhookServer:
         return Response.text(400, line(str(error)))
 
 
+@lru_cache(maxsize=64)  # an API server names the same few
 def _within(query: bytes) -> float:
     """Take the deadline that the API server names in the query."""
     match = _TIMEOUT.search(query)
