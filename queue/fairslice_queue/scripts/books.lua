@@ -210,8 +210,10 @@ local function commit(unlogged)
       call('HSET', BOOKINGS, id, format(new))
     else
       call('HDEL', BOOKINGS, id)
-      call('DEL', prefix .. 'pods:' .. id)
-      emptied[prefix .. 'pods:' .. id] = true
+      local pods = prefix .. 'pods:' .. id
+      if call('DEL', pods) == 1 then
+        call('SREM', REGISTRY, pods)
+      end
     end
     if not unlogged then
       call('XADD', LOG, 'MAXLEN', '~', LOG_LENGTH, '*', 'id', id)
