@@ -110,4 +110,8 @@ def _joined(items: Sequence[Waiting], shape_of: ShapeOf) -> Waiting | None:
         runtime=max(item.runtime for item in items),
         not_before=max(item.not_before for item in items),
         failure=next((item.failure for item in items if item.failure), ""),
+        # Whichever of its pods the team's lead has marked, he means them all.
+        order=min((item.order for item in items if item.order), default=0),
+        pinned=any(item.pinned for item in items),
+        urgent=any(item.urgent for item in items),
     )
