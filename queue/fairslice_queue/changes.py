@@ -14,8 +14,8 @@ class Changes(Struct, frozen=True, kw_only=True):
     `bookings` are ids of those of which the booking itself changed, came or went, or its object,
     or its pods: annotations, needs, start, node, end. `groups` are pod groups (by the books'
     name) that pods came to, left, or changed in. `nodes` are names of nodes on which other
-    amounts are free, or that came or went. `everything`: the books were read anew, and
-    `bookings` and `groups` say nothing; all that is remembered of them is to be read again.
+    amounts are free, or that came or went. `everything`: the books were read anew, or
+    nobody planned for a while; then all that is remembered of any of these is to be read again.
     `teams`, `policy` and `capacity` say that the team index, the policy and the inventory are
     others.
     """

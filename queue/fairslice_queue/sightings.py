@@ -12,13 +12,12 @@ from fairslice_queue.changes import Pending
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.free_nodes import FreeNodes
 
-__all__ = ["MOST_TOUCHED", "Sightings"]
+__all__ = ["Sightings"]
 
 T = TypeVar("T")
 
 _REMEMBERED = 10_000
-MOST_TOUCHED = 100_000
-"""Of more changed bookings nobody keeps the ids: where nobody plans, nobody asks."""
+_MOST_TOUCHED = 100_000  # where nobody plans, nobody asks what changed
 
 
 class Sightings:
@@ -42,7 +41,8 @@ class Sightings:
         self._grouped: defaultdict[str, dict[Key, PodFacts]] = defaultdict(dict)
         self._unbooked: dict[str, PodFacts] = {}
         self._gone: dict[str, None] = {}
-        self._touched: set[str] = set()
+        # Bookings whose objects or pods changed since planning looked; None stands for all.
+        self._touched: set[str] | None = None
         self._pending = Pending()
         self._free = FreeNodes(
             self.needs_of, lambda name: self.pods_of(name).values(), self._serves
@@ -107,6 +107,8 @@ class Sightings:
         """
         self.dirty.clear()
         self.strangers.clear()
+        self._touched = None
+        self._pending = Pending()
         self.detached = {ended for ended in self.detached if ended[0] in books}
         self.disrupted = {key: why for key, why in self.disrupted.items() if key in books}
 
@@ -221,9 +223,10 @@ class Sightings:
     def _touch(self, booking_id: str) -> None:
         if booking_id:
             self.dirty.add(booking_id)
-            # Beyond that, it is "all".
-            if len(self._touched) <= MOST_TOUCHED:
+            if self._touched is not None:
                 self._touched.add(booking_id)
+                if len(self._touched) > _MOST_TOUCHED:
+                    self._touched = None
         self.changed.set()
 
 

@@ -36,7 +36,7 @@ from fairslice_queue.lean_objects import LeanJob, LeanPod
 from fairslice_queue.object_paths import ObjectPaths
 from fairslice_queue.restarts import StoredManifest
 from fairslice_queue.shared_claims import SharedClaims
-from fairslice_queue.sightings import MOST_TOUCHED, Sightings
+from fairslice_queue.sightings import Sightings
 
 __all__ = ["Watch"]
 
@@ -179,7 +179,7 @@ class Watch(Sightings):
         """Take up what changed in the books, and what that leaves free."""
         changed, touched, pending = books.take_changed(), self._touched, self._pending
         self._touched = set()
-        if changed is None or len(touched) > MOST_TOUCHED:
+        if changed is None or touched is None:
             stale = {*self._free.counted, *(booking.id for booking in books.holding())}
             pending.everything = True
             pending.bookings.clear()

@@ -230,6 +230,21 @@ async def test_books_read_anew_mean_everything_is_read_anew() -> None:
         assert watch.free_nodes(again)["n1"].pods == taken.pods + 1
 
 
+async def test_who_stood_by_looks_at_everything_when_it_leads() -> None:
+    stub = Stub()
+    books = Books([booking("a", state=State.RUNNING, place={"n1": 1})])
+    async with watching(stub) as watch:
+        watch.take_changes(books)
+        await stub.tell(PODS, "ADDED", pod("a-0", "a", nodeName="n1"))
+        watch.stand_by(books)
+        assert watch.take_changes(books).everything
+        running = watch.free_nodes(books)["n1"]
+        await stub.tell(PODS, "DELETED", pod("a-0", "a", nodeName="n1"))
+        watch.stand_by(books)
+        # Its own pod counts once, whether it is there already or is to come.
+        assert watch.free_nodes(books)["n1"].pods == running.pods
+
+
 async def test_labels_are_read_once_the_policy_goes_by_them() -> None:
     stub, books = Stub(**{JOBS: [job("a")], PODS: [pod("p", "p", labels={"app": "x"})]}), Books()
     async with watching(stub) as watch:
