@@ -17,9 +17,7 @@ def shape(item: Booking, needs: PodNeeds) -> bytes:
     return json.encode((item.pods, needs))
 
 
-def member(
-    name: str, at: float, order: int = 0, *, pin: bool = False, now: bool = False
-) -> Waiting:
+def member(name: str, at: float, order: int = 0, *, marked: bool = False) -> Waiting:
     one = structs.replace(booking(name, at=at, kind="Pod"), group=GROUP)
     return Waiting(one, PodNeeds(), b"", order=order, pinned=marked, urgent=marked)
 
