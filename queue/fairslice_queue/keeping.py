@@ -1,8 +1,10 @@
 """Nodes kept for those who waited long: taken off what is free, and who needn't mind.
 
-Only the first of each kind has nodes kept (EASY backfilling: Lifka, The ANL/IBM SP Scheduling
-System, 1995): who is behind it waits behind it. What says that it ends before they are needed
-may use them meanwhile.
+Only one of each kind has nodes kept (EASY backfilling: Lifka, The ANL/IBM SP Scheduling System,
+1995), until it starts. Neither a better class nor a lower share lets others have them, or what
+is small and comes without end would always pass; a better right does (what passes everyone,
+guarantees before what is borrowed). What says that it ends before they are needed may use them
+meanwhile.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,13 +44,6 @@ class Keeping:
         self._now = now
         self._hopeless: set[bytes] = set()
 
-    def begin_anew(self) -> set[str]:
-        """Keep nothing any more; return the nodes on which more is free for it."""
-        nodes = {name for kept in self._all() for name in kept.reserve.place}
-        for booking_id in list(self._slate.kept):
-            self._slate.give_up(booking_id)
-        return nodes
-
     def take(self) -> None:
         """Take what is kept off what is free."""
         for kept in self._all():
@@ -62,13 +57,13 @@ class Keeping:
             self._slate.give_up(booking_id)
 
     def place(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Placement | Misfit:
-        """Find room now, minding the nodes that are kept for those who go before."""
-        own = item.booking.id
-        later = [each for each in self._all() if key < each.key or each.reserve.booking == own]
-        with self._lifted(later):
+        """Find room now, minding the nodes that are kept for others of no lesser right."""
+        own, level = item.booking.id, key[:2]
+        theirs = [each for each in self._all() if level < each.level or each.reserve.booking == own]
+        with self._lifted(theirs):
             fit = place_on(self._room.now, item, open_)
         if isinstance(fit, Placement):
-            for kept in later:
+            for kept in theirs:
                 booking_id = kept.reserve.booking
                 if booking_id == own or not fit.place.keys().isdisjoint(kept.reserve.place):
                     self.drop(booking_id)
@@ -84,21 +79,35 @@ class Keeping:
             fit = place_on(self._room.now, item, open_)
         return fit if isinstance(fit, Placement) else None
 
+    def has_kind(self, item: Waiting) -> bool:
+        """Say whether nodes are kept for work of this kind."""
+        return any(each.shape == item.shape for each in self._all())
+
     def keep(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Kept | None:
         """Choose the nodes on which work that waited long will be able to start.
 
-        They are those where it fits when everything that may be waited for has ended; best
-        without waiting for what never ends by itself.
+        They are those that are kept for it already, if it still fits there once everything that
+        may be waited for has ended; else others, best without waiting for what never ends by
+        itself. None: there are none.
         """
+        booking_id = item.booking.id
+        before = self._slate.kept.get(booking_id)
+        self.drop(booking_id)
         if len(self._slate.kept) >= _MOST_KEPT or item.shape in self._hopeless:
             return None
-        reserve = self._reservation(item, open_)
+        reserve = self._reservation(item, open_, before)
         if reserve is None:
             self._hopeless.add(item.shape)
             return None
-        option = item.booking.options[reserve.chosen]
-        kept = Kept(reserve, key, self._expected(item, reserve), item.needs, option)
-        self._slate.kept[item.booking.id] = kept
+        kept = Kept(
+            reserve=reserve,
+            shape=item.shape,
+            level=key[:2],
+            by=self._expected(item, reserve),
+            needs=item.needs,
+            option=item.booking.options[reserve.chosen],
+        )
+        self._slate.kept[booking_id] = kept
         self._take(kept)
         return kept
 
@@ -134,8 +143,16 @@ class Keeping:
     def _take(self, kept: Kept, *, sign: int = 1) -> None:
         self._room.take(kept.needs, kept.option, kept.reserve.place, sign=sign)
 
-    def _reservation(self, item: Waiting, open_: Sequence[int]) -> Reserve | None:
-        for nodes in (self._room.after_jobs, self._room.after_all):
+    def _reservation(
+        self, item: Waiting, open_: Sequence[int], before: Kept | None
+    ) -> Reserve | None:
+        room = self._room
+        views = [room.after_jobs, room.after_all]
+        if before is not None:
+            names = before.reserve.place.keys()
+            own = {name: node for name, node in room.after_all.items() if name in names}
+            views.insert(0, own)
+        for nodes in views:
             fit = place_on(nodes, item, open_)
             if isinstance(fit, Placement):
                 return Reserve(item.booking.id, fit.chosen, fit.place)

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
+from math import inf
 
 from fairslice import messages
 from fairslice.booking import Option
@@ -95,10 +96,21 @@ class Want:
     """Rows that want the same of the same nodes. `misfit` says that it is not there now.
 
     `entitled` are those that may push others out, by their class or their team's guarantee.
-    `told` is the last reason that was found for its waiting.
+    `told` is the last reason that was found for its waiting, `started` when the last of its work
+    was let go (Unix seconds; 0: not since it has been in line).
     """
 
-    __slots__ = ("_heap", "_rows", "entitled", "misfit", "offers", "open", "sample", "told")
+    __slots__ = (
+        "_heap",
+        "_rows",
+        "entitled",
+        "misfit",
+        "offers",
+        "open",
+        "sample",
+        "started",
+        "told",
+    )
 
     def __init__(self, sample: Waiting, open_: tuple[int, ...]) -> None:
         self.sample = sample
@@ -106,6 +118,7 @@ class Want:
         self.offers = frozenset(key for option in self.options for key in option.offers)
         self.misfit: Misfit | None = None
         self.told = ""
+        self.started = 0.0
         self.entitled: set[Row] = set()
         self._rows: set[Row] = set()
         self._heap: list[_Entry] = []
@@ -124,6 +137,16 @@ class Want:
     def rows(self) -> Iterable[Row]:
         """All its rows, in no order."""
         return self._rows
+
+    @property
+    def size(self) -> int:
+        """How much one of it wants at most, in milli-GPU."""
+        return max((o.milli for o in self.options), default=0) * self.sample.booking.pods
+
+    @property
+    def passed_over_since(self) -> float:
+        """Say since when work of this kind waits and none of it was let go (Unix seconds)."""
+        return max(self.started, min((row.turns[0][1] for row in self._rows), default=inf))
 
     def top(self, key_of: Callable[[Row], OrderKey]) -> Row | None:
         """Find the row that goes first."""

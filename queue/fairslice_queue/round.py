@@ -42,9 +42,10 @@ class _Step(IntEnum):
     """What is looked at next, of those who are equal in line."""
 
     CLAIM = 0
-    START = 1
-    PUSH = 2
-    KEEP = 3
+    KEPT = 1
+    LONG = 2
+    START = 3
+    PUSH = 4
 
 
 _Entry = tuple[OrderKey, _Step, int, Row | Want | str]
@@ -83,9 +84,8 @@ class Round:
     def _run(self, rows: Iterable[Row], nodes: set[str]) -> Iterator[Action]:
         if self._thorough:
             yield from self._displacing.cut_down()
-            nodes |= self._keeping.begin_anew()
         self._take_claims(nodes)
-        self._keeping.take()
+        self._take_kept(nodes)
         for row in rows:
             if row.turns:
                 self._news.add(row)
@@ -101,17 +101,20 @@ class Round:
             for want in self._line.wants:
                 if want.misfit is not None:
                     self._look_beyond_room(want)
+                self._see_if_long(want)
         while self._agenda:
             key, step, _, thing = heapq.heappop(self._agenda)
             match thing:
-                case str():
+                case str() if step is _Step.CLAIM:
                     yield from self._serve_claim(thing)
+                case str():
+                    yield from self._serve_kept(thing)
                 case Row():
                     yield from self._push_for(thing, key)
-                case Want() if step is _Step.START:
-                    yield from self._serve(thing, key)
+                case Want() if step is _Step.LONG:
+                    yield from self._serve_long(thing)
                 case Want():
-                    yield from self._keep_for(thing)
+                    yield from self._serve(thing, key)
         if self._thorough:
             yield from self._backfill()
 
@@ -241,6 +244,9 @@ class Round:
         added = entry_penalty(option.milli * booking.pods)
         added *= self._scene.share_of_milli.get(option.pool, 0.0) / max(team.weight, 1)
         self._added[team.name] = self._added.get(team.name, 0.0) + added
+        want = self._line.row_of(booking.id).want
+        if want is not None:
+            want.started = self._now
         self._slate.leave(booking.id)
         self._judge_team(team.name)
         # By the next round it may be over, or never have come to be.
@@ -321,9 +327,6 @@ class Round:
         for row in rows:
             if row.key is not None and (self._thorough or row in self._news):
                 self._put(row.key, _Step.PUSH, row)
-        if self._thorough and top is not None and self._is_long(want):
-            assert top.key is not None
-            self._put(top.key, _Step.KEEP, want)
 
     def _push_for(self, row: Row, key: OrderKey) -> Iterator[Action]:
         team = self._scene.teams.named(row.team)
@@ -372,22 +375,65 @@ class Round:
 
     # Keeping nodes for those who waited long.
 
-    def _is_long(self, want: Want) -> bool:
-        since = self._now - self._scene.policy.reserve_after
-        return any(row.turns[0][1] <= since for row in want.rows)
+    def _see_if_long(self, want: Want) -> None:
+        """See that a kind of which nothing started for too long is looked at before its equals.
 
-    def _keep_for(self, want: Want) -> Iterator[Reserve]:
-        """Have nodes kept for the first of those who wait for long."""
+        Who is passed over for the longest goes first; of those, the largest.
+        """
+        since, top = want.passed_over_since, want.top(self._key_of)
+        if top is None or since > self._now - self._scene.policy.reserve_after:
+            return
+        assert top.key is not None
+        first = top.key._replace(rank=-1, share=since, queued_at=-want.size)
+        self._put(first, _Step.LONG, want)
+
+    def _serve_long(self, want: Want) -> Iterator[Action]:
+        """Start the first of a kind that was passed over for long, or have nodes kept for it."""
         row = want.top(self._key_of)
+        if row is not None and want.misfit is None:
+            yield from self._start(self._first_of_team(row))
+            row = want.top(self._key_of)
         if row is None or want.misfit is None:
             return
         assert row.key is not None
         item = self._line.first(row)
-        kept = self._keeping.keep(item, want.open, row.key)
+        if not self._keeping.has_kind(item):
+            yield from self._keep(item, want.open, row.key, want.misfit.reason)
+
+    def _take_kept(self, nodes: set[str]) -> None:
+        self._keeping.take()
+        for booking_id, kept in self._slate.kept.items():
+            item = self._line.get(booking_id)
+            if item is not None and (self._thorough or not nodes.isdisjoint(kept.reserve.place)):
+                self._put(self.order.key(item), _Step.KEPT, booking_id)
+
+    def _serve_kept(self, booking_id: str) -> Iterator[Action]:
+        """Start work for which nodes are kept, or see that they are still the right ones."""
+        item = self._line.get(booking_id)
+        team = self._scene.teams.named(item.booking.team) if item is not None else None
+        if item is None or booking_id not in self._slate.kept:
+            return
+        is_idle = self._line.row_of(booking_id).idle
+        opening = self._openings.of(item.booking, team) if team is not None else None
+        if opening is None or not opening.open or is_idle:
+            self._keeping.drop(booking_id)
+            return
+        assert team is not None
+        key = self.order.key(item)
+        fit = self._keeping.place(item, opening.open, key)
+        if isinstance(fit, Placement):
+            yield self._release(item, team, fit)
+        elif self._thorough:
+            yield from self._keep(item, opening.open, key, fit.reason)
+
+    def _keep(
+        self, item: Waiting, open_: tuple[int, ...], key: OrderKey, reason: str
+    ) -> Iterator[Reserve]:
+        kept = self._keeping.keep(item, open_, key)
         if kept is None:
             return
         if kept.by is not None:
-            why = messages.waits_for_room(want.misfit.reason)
+            why = messages.waits_for_room(reason)
             when = moment_text(kept.by, self._scene.policy.zone)
             self._slate.note(item, messages.expected_start(why, when))
         yield kept.reserve

@@ -5,7 +5,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from fairslice.booking import Option
-from fairslice.fairshare import OrderKey
 from fairslice.placement import PodNeeds
 from fairslice_queue.actions import Reserve
 from fairslice_queue.holders import Holders
@@ -19,11 +18,13 @@ __all__ = ["Kept", "Slate"]
 class Kept:
     """Nodes kept for work that has waited long. `by`: free by then, as far as that is known.
 
-    `key` is the work's own: whoever goes before it needn't mind.
+    `level` is the work's own right, the first two terms of its key: whoever has a better one
+    needn't mind.
     """
 
     reserve: Reserve
-    key: OrderKey
+    shape: bytes
+    level: tuple[int, int]
     by: float | None
     needs: PodNeeds
     option: Option

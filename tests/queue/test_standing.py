@@ -9,7 +9,6 @@ import pytest
 
 from fairslice import stamps
 from fairslice.kube.client import KubeClient, Unreachable
-from fairslice_queue import standing as module
 from fairslice_queue.standing import Standing, StandingLine
 
 from .plans import booking
@@ -74,7 +73,7 @@ async def _go_on(
 ) -> None:
     until = client.clock.now + seconds
     with monkeypatch.context() as patch:
-        patch.setattr(module.asyncio, "sleep", client.clock.sleep)
+        patch.setattr("asyncio.sleep", client.clock.sleep)
         task = asyncio.create_task(standing.run(cast(KubeClient, client)))
         for _ in range(5000):
             if client.clock.now >= until or task.done():
