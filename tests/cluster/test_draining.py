@@ -1,4 +1,7 @@
-"""A replica that is told to end answers what it was asked: no request is lost under load."""
+"""A replica that is told to end answers what it was asked: no request is lost under load.
+
+A replica is of two processes here, each with connections of its own to end.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -133,7 +136,7 @@ def _replica(
         "--health-listen": health,
         "--data-dir": str(directory / name),
     }
-    argv = list(fairslice.webhook.argv)
+    argv = [*fairslice.webhook.argv, "--workers", "2"]
     for option, value in changed.items():
         argv[argv.index(option) + 1] = value
     return Program(name, argv, directory / f"{name}.log", {"FAIRSLICE_LOG_FORMAT": "plain"}), health
