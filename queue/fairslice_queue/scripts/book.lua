@@ -106,7 +106,8 @@ local function hindrance(option)
     return cap, 1
   end
   if crowded then
-    return { cause = 'tentative', subject = team, used = unfinished, limit = request.max_tentative, asked = 1 }, 5
+    local most = request.max_tentative
+    return { cause = 'tentative', subject = team, used = unfinished, limit = most, asked = 1 }, 5
   end
   if not request.start then
     return { cause = 'placement', subject = option.pool, asked = asked }, 4
