@@ -152,6 +152,14 @@ async def test_a_failure_is_answered_and_the_connection_goes_on(place: Place) ->
     assert statuses(await place.ask(post(b"", b"/broken"), post())) == [500, 200]
 
 
+async def test_many_failures_do_not_fill_the_log(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    await place.ask(*[post(b"", b"/broken")] * 200)
+    assert 1 <= len(caplog.records) <= 2
+    assert "boom" in caplog.text
+
+
 async def test_a_client_that_wants_no_more_is_told_so(place: Place) -> None:
     found = await place.ask(post(b"", b"/x", b"Connection: close"))
     assert b"Connection: close" in found

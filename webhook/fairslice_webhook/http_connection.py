@@ -72,7 +72,7 @@ class Connections:
         self.max_body_bytes = max_body_bytes
         self.closing = False
         self.open: set[HttpConnection] = set()
-        self._second = 0
+        self._second = self._told = 0
         self._date = b""
 
     def __len__(self) -> int:
@@ -89,6 +89,14 @@ class Connections:
         if second != self._second:
             self._second, self._date = second, formatdate(second, usegmt=True).encode()
         return self._date
+
+    def broken(self) -> Response:
+        """Answer where an error comes out of the handler; it is logged, but once a second."""
+        second = int(time.time())
+        if second != self._told:
+            self._told = second
+            _log.exception("a review failed")
+        return Response.text(500, "a review failed; see the webhook's log")
 
     def drop_stale(self) -> None:
         """Close what has been idle, or has kept a request unfinished, for too long."""
@@ -243,7 +251,7 @@ class HttpConnection(asyncio.Protocol):
             try:
                 found = self._connections.handler(request)
             except Exception:  # noqa: BLE001 - the boundary of one request: others must go on
-                found = _broken()
+                found = self._connections.broken()
             if isinstance(found, Response):
                 self._write(found)
             else:
@@ -255,7 +263,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             response = await answer
         except Exception:  # noqa: BLE001 - as above
-            response = _broken()
+            response = self._connections.broken()
         finally:
             self._busy = False
             self._task = None
@@ -316,8 +324,3 @@ def _written(response: Response, date: bytes, *, last: bool) -> bytes:
     close = b"\r\nConnection: close" if last else b""
     body = response.body
     return b"%b%b\r\nContent-Length: %d%b\r\n\r\n%b" % (head, date, len(body), close, body)
-
-
-def _broken() -> Response:
-    _log.exception("a review failed")
-    return Response.text(500, "a review failed; see the webhook's log")
