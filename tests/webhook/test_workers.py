@@ -2,17 +2,29 @@
 
 import asyncio
 import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairslice.settings import Address, Settings
+from fairslice_certs.authority import ServingNames, create_authority, issue_certificate
+from fairslice_certs.replicas import served_serial
 from fairslice_webhook import workers
+from fairslice_webhook.answering import Answering
+from fairslice_webhook.audit import LedgerAuditSink
 from fairslice_webhook.figures import counted, page
 from fairslice_webhook.metrics import WebhookMetrics
+from fairslice_webhook.server import WebhookServer
+from fairslice_webhook.view import View
+from fairslice_webhook.worker import _Worker
 from fairslice_webhook.worker_link import Certificate, Drain, Link, Look, Report, Start
+
+from .conftest import MakeCluster
 
 
 def process(*outcomes: str, seconds: float = 0.002) -> tuple[CollectorRegistry, WebhookMetrics]:
@@ -97,3 +109,62 @@ def test_two_processes_answer_by_default_and_one_on_a_single_core(
     for cores, expected in ((1, 1), (2, 2), (64, 2)):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
         assert workers.usual_count() == expected
+
+
+@dataclass
+class _Views:
+    """A view that is there already."""
+
+    view: View
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+def _certificate(name: str) -> tuple[Certificate, int]:
+    now = datetime.now(UTC)
+    authority = create_authority(now, timedelta(days=1))
+    leaf = issue_certificate(authority, ServingNames.of_hosts((name,)), now, timedelta(days=1))
+    serial = leaf.certificate.serial_number
+    return Certificate(leaf.certificate_pem(), leaf.key_pem()), serial
+
+
+async def test_a_worker_serves_each_certificate_that_it_is_given_and_drains_when_told(
+    cluster: MakeCluster,
+) -> None:
+    place = await cluster()
+    server = WebhookServer(place.admission, lambda: place.view, place.metrics, "path")
+    parts: Any = Answering(
+        _Views(place.view),  # type: ignore[arg-type]
+        LedgerAuditSink(place.ledger),
+        place.metrics.registry,
+        place.metrics,
+        server,
+    )
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    near, far = socket.socketpair()
+    first, link = await Link.over(near), await Link.over(far)
+    start = Start(Settings(listen=Address("127.0.0.1", port)), "path", port)
+    working = asyncio.create_task(_Worker(link, start, parts).run())
+
+    async def reported() -> Report:
+        first.send(Look())
+        found = await first.report()
+        assert found is not None
+        return found
+
+    assert (await reported()).problems == ("not listening yet",)
+    for name in ("one", "two"):
+        certificate, serial = _certificate(name)
+        first.send(certificate)
+        report = await reported()
+        assert report.problems == ()
+        assert report.serial == str(serial)
+        assert await served_serial("127.0.0.1", port) == serial
+    first.send(Drain(0.0))
+    await asyncio.wait_for(working, 5)
+    assert await served_serial("127.0.0.1", port) is None
+    first.close()
+    link.close()
+    await asyncio.sleep(0)
