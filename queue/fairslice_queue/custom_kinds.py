@@ -21,7 +21,7 @@ __all__ = ["CustomKinds"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 20.0
+_LOOK_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
 # A kind that can't be listed must not keep the queue from its other work for ever.
 _PATIENCE_SECONDS = 20.0
@@ -54,7 +54,7 @@ class CustomKinds:
     """Follows the kinds of the table that this cluster serves; `paths` learns their versions.
 
     A kind that isn't installed costs nothing but its place in the list of API groups, which is
-    read every 20 s.
+    read every 5 s.
     """
 
     def __init__(

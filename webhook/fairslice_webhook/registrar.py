@@ -18,7 +18,8 @@ __all__ = ["Registrar"]
 
 _log = logging.getLogger(__name__)
 
-_PERIOD_SECONDS = 0.5
+# Until it is registered, what comes to stand for GPUs is not sent where the API server hides.
+_PERIOD_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
 
 
@@ -71,6 +72,7 @@ class Registrar:
         self._registered = registered
         self._in_process = hide_by is HideBy.AUTO
         self._in_force: _Shape | None = None
+        self._looked_at: View | None = None
         self._withdrawn = False
 
     async def come_up(self) -> None:
@@ -100,12 +102,15 @@ class Registrar:
             return
         if self._withdrawn:
             await self._register()
+        elif view is self._looked_at:
+            return  # views are replaced as a whole
         elif _Shape.of(view) != self._in_force:
             # Whoever took it out by hand wants it out.
             if await is_registered(self._client):
                 await self._register()
             else:
                 self._in_force = _Shape.of(view)
+        self._looked_at = view
 
     async def _withdraw(self) -> None:
         removed = await withdraw(self._client)

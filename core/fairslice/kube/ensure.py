@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import json
 
 from fairslice.kube.client import MERGE_PATCH, KubeClient
-from fairslice.kube.errors import AlreadyExists, Conflict
+from fairslice.kube.errors import AlreadyExists, Conflict, NotFound
 from fairslice.stamps import SYSTEM
 
 __all__ = ["MANAGED_BY", "Done", "collection_path", "ensure", "is_ours", "object_path"]
@@ -70,14 +70,20 @@ async def ensure(client: KubeClient, wanted: Mapping[str, Any]) -> Done:
     Others' labels and annotations are kept; all else becomes as wanted. Raises ApiError.
     """
     wanted = _marked(wanted)
+    path = object_path(wanted)
     for attempt in range(_ATTEMPTS):
+        # Not by creating: API servers compile all expressions of an object before they notice
+        # that it is there, half a second for all entries of a webhook.
         try:
-            await client.create(collection_path(wanted), wanted)
-        except AlreadyExists:
-            pass
-        else:
+            live: dict[str, Any] = json.decode(await client.get(path))
+        except NotFound:
+            try:
+                await client.create(collection_path(wanted), wanted)
+            except AlreadyExists:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
             return Done.CREATED
-        live: dict[str, Any] = json.decode(await client.get(object_path(wanted)))
         if _within(wanted, live):
             return Done.UNCHANGED
         try:
