@@ -22,38 +22,23 @@ from fairslice.kube.client import (
     NotFound,
 )
 from fairslice.kube.objects import ObjectMeta
+from fairslice.kube.reflector import Key
 from fairslice.policy import Policy
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.history import RESTARTED, noted
 from fairslice_queue.manifests import returning_job, returning_pod
 from fairslice_queue.object_paths import ObjectPaths
 
-__all__ = ["Restarts", "StoredManifest", "asks_for_restart"]
+__all__ = ["Restarts", "StoredManifest", "StoredTemplate", "asks_for_restart", "read_stored"]
 
 _log = logging.getLogger(__name__)
 _PATHS = ObjectPaths()  # Jobs and pods: these have one version
 
 
-class StoredManifest(Struct, frozen=True, kw_only=True):
-    """A PodTemplate of ours, as the reflector reads it."""
+class StoredTemplate(Struct, frozen=True, kw_only=True):
+    """A PodTemplate of ours, as it is decoded."""
 
     metadata: ObjectMeta = ObjectMeta()
-
-    @property
-    def disrupted(self) -> str:
-        """Why its object went; empty while it hasn't."""
-        return (self.metadata.annotations or {}).get(stamps.DISRUPTED, "")
-
-    @property
-    def subject(self) -> "Subject":
-        """Whose manifest it is. Empty kind: not ours to read."""
-        text = (self.metadata.annotations or {}).get(stamps.MANIFEST, "")
-        try:
-            found = json.decode(text, type=_Manifest)
-        except (DecodeError, ValidationError):
-            return Subject("", "", 0)
-        text = (found.metadata.annotations or {}).get(stamps.RESTARTS, "")
-        return Subject(found.kind, found.metadata.name, int(text) if text.isdecimal() else 0)
 
 
 class Subject(NamedTuple):
@@ -64,6 +49,23 @@ class Subject(NamedTuple):
     restarts: int
 
 
+class StoredManifest(Struct, frozen=True):
+    """What is kept of a stored manifest: whose it is, and why its object went, if it did.
+
+    A subject without a kind: not ours to read.
+    """
+
+    where: Key
+    uid: str
+    subject: Subject
+    disrupted: str
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, of the manifest and its object."""
+        return self.where.namespace
+
+
 class _Manifest(Struct, frozen=True):
     kind: str
     metadata: ObjectMeta
@@ -71,6 +73,27 @@ class _Manifest(Struct, frozen=True):
 
 class _Review(Struct, frozen=True):
     status: dict[str, Any] = {}
+
+
+def read_stored(template: StoredTemplate) -> StoredManifest:
+    """Reduce a PodTemplate of ours to what is kept of it."""
+    meta = template.metadata
+    notes = meta.annotations or {}
+    return StoredManifest(
+        where=Key(meta.namespace, meta.name),
+        uid=meta.uid,
+        subject=_subject(notes.get(stamps.MANIFEST, "")),
+        disrupted=notes.get(stamps.DISRUPTED, ""),
+    )
+
+
+def _subject(manifest: str) -> Subject:
+    try:
+        found = json.decode(manifest, type=_Manifest)
+    except (DecodeError, ValidationError):
+        return Subject("", "", 0)
+    text = (found.metadata.annotations or {}).get(stamps.RESTARTS, "")
+    return Subject(found.kind, found.metadata.name, int(text) if text.isdecimal() else 0)
 
 
 def asks_for_restart(pod: PodFacts, policy: Policy) -> bool:
@@ -161,21 +184,30 @@ class Restarts:
 
     async def forget(self, stored: StoredManifest) -> None:
         """Drop a stored manifest: its object is gone for good, or back."""
-        meta = stored.metadata
-        body = {"preconditions": {"uid": meta.uid}}
+        body = {"preconditions": {"uid": stored.uid}}
         try:
-            await self._client.delete(f"{_collection(meta.namespace)}/{quote(meta.name)}", body)
+            await self._client.delete(_path(stored), body)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
 
     async def bring_back(self, stored: StoredManifest) -> bool:
-        """Create the object again, if its submitter still may. False: its name isn't free yet."""
-        meta = stored.metadata
-        manifest = json.decode((meta.annotations or {})[stamps.MANIFEST])
+        """Create the object again, if its submitter still may.
+
+        False: its name isn't free yet, or its return was cancelled just now.
+        """
+        try:
+            template = json.decode(await self._client.get(_path(stored)), type=StoredTemplate)
+        except NotFound:
+            return False
+        meta = template.metadata
+        text = (meta.annotations or {}).get(stamps.MANIFEST, "")
+        if meta.uid != stored.uid or _subject(text) != stored.subject:
+            return False
+        manifest = json.decode(text)
         kind, made = manifest["kind"], manifest["metadata"]
-        if made["namespace"] != meta.namespace:
-            _log.warning("stored manifest %s/%s names another namespace", meta.namespace, meta.name)
+        if made["namespace"] != stored.namespace:
+            _log.warning("stored manifest %s names another namespace", stored.where)
             await self.forget(stored)
             return True
         if not await self._may_create(kind, made):
@@ -186,7 +218,7 @@ class Restarts:
         notes = made.setdefault("annotations", {})
         notes[stamps.HISTORY] = noted(notes, RESTARTED, why, time.time())
         try:
-            await self._client.create(_PATHS.collection(kind, meta.namespace), manifest)
+            await self._client.create(_PATHS.collection(kind, stored.namespace), manifest)
         except AlreadyExists:
             return False
         await self.forget(stored)
@@ -225,6 +257,10 @@ def _groups(text: str) -> tuple[str, ...]:
         return json.decode(text, type=tuple[str, ...]) if text else ()
     except (DecodeError, ValidationError):
         return ()
+
+
+def _path(stored: StoredManifest) -> str:
+    return f"{_collection(stored.namespace)}/{quote(stored.where.name)}"
 
 
 def _collection(namespace: str) -> str:

@@ -118,17 +118,16 @@ class Returning:
         Raises Unreachable.
         """
         for stored in self._seat.watch.stored_manifests:
-            namespace, name = stored.metadata.namespace, stored.metadata.name
             try:
                 await self._consider(stored)
             except Unreachable:
                 raise
             except ApiError as error:
-                _log.warning("%s/%s is not brought back yet: %s", namespace, name, error)
+                _log.warning("%s is not brought back yet: %s", stored.where, error)
 
     async def _consider(self, stored: StoredManifest) -> None:
         subject, watch = stored.subject, self._seat.watch
-        namespace, name = stored.metadata.namespace, subject.name
+        namespace, name = stored.namespace, subject.name
         if subject.kind == "Job":
             workload = watch.workloads.get(f"Job/{namespace}/{name}")
             if workload is None or workload.deleting:

@@ -34,7 +34,7 @@ from fairslice_queue.fact_reading import FactReader
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.lean_objects import LeanJob, LeanPod
 from fairslice_queue.object_paths import ObjectPaths
-from fairslice_queue.restarts import StoredManifest
+from fairslice_queue.restarts import StoredManifest, StoredTemplate, read_stored
 from fairslice_queue.shared_claims import SharedClaims
 from fairslice_queue.sightings import Sightings
 
@@ -83,8 +83,8 @@ class Watch(Sightings):
         self._namespaces = FactReflector(client, "/api/v1/namespaces", Namespace, _seen_namespace)
         self._teams = Reflector(client, TEAMS, TeamResource, missing=MISSING)
         self._policies = Reflector(client, POLICIES, SharingPolicyResource, missing=MISSING)
-        self._stored = Reflector(
-            client, "/api/v1/podtemplates", StoredManifest, label_selector=managed
+        self._stored = FactReflector(
+            client, "/api/v1/podtemplates", StoredTemplate, read_stored, label_selector=managed
         )
         self._nodes.subscribe(self._on_node)
         self._pods.subscribe(self.see_pod)
