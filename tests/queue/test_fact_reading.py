@@ -167,3 +167,39 @@ def test_recorded_pods_ask_and_need_the_same_as_when_read_whole() -> None:
         assert facts.needs == pod_needs(whole.spec)
         assert facts.booked_group == group_of(whole.metadata)
     assert seen
+
+
+def recorded(word: str) -> list[Obj]:
+    path = SHARED / "fixtures" / "watch" / f"preemption-{word}.jsonl"
+    if not path.is_file():
+        pytest.skip("no recorded watch here")
+    events = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    return [event["object"] for event in events if event["type"] != "BOOKMARK"]
+
+
+def test_a_recorded_preemption_is_told_by_few_of_its_events() -> None:
+    reader, known, changes, disrupted = FactReader(), dict[str, PodFacts](), 0, set[str]()
+    objects = recorded("pods")
+    for obj in objects:
+        # The pods of this record are of before the install: as if they had been booked.
+        obj["metadata"].setdefault("annotations", {})[stamps.BOOKING] = obj["metadata"]["uid"]
+        facts = read_a_pod(obj, reader)
+        before = known.get(facts.key)
+        changes += before is None or (before != facts and not before.quietly_became(facts))
+        known[facts.key] = facts
+        if facts.disruption:
+            disrupted.add(facts.disruption)
+    assert disrupted
+    assert changes < len(objects)
+
+
+def test_recorded_jobs_are_counted_to_their_end() -> None:
+    reader = FactReader()
+    seen = [reader.job(msgspec.convert(obj, LeanJob)) for obj in recorded("jobs")]
+    by_name: dict[str, list[WorkloadFacts]] = {}
+    for facts in seen:
+        by_name.setdefault(facts.name, []).append(facts)
+    for history in by_name.values():
+        assert all(facts.needs is history[0].needs for facts in history)
+        assert all(facts.desired == 0 for facts in history if facts.finished)
+    assert any(facts.failed for facts in seen)
