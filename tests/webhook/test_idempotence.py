@@ -121,3 +121,61 @@ async def test_a_second_pass_changes_nothing(
         int(v) for c in first.spec["containers"] for v in c["resources"].get("limits", {}).values()
     )
     assert given_ == asked
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> dict[str, Any]:
+    """A Job, JobSet or TrainJob of such pods, as a person or a controller makes it."""
+    made = draw(st.lists(pods(), min_size=1, max_size=3))
+    sets = []
+    for number, obj in enumerate(made):
+        meta = {key: obj["metadata"].get(key) for key in ("labels", "annotations")}
+        meta = {
+            key: value for key, value in meta.items() if value is not None or draw(st.booleans())
+        }
+        template = {"spec": obj["spec"], **({"metadata": meta} if draw(st.booleans()) else {})}
+        job_spec: dict[str, Any] = {"template": template}
+        for key in ("parallelism", "completions"):
+            if draw(st.booleans()):
+                job_spec[key] = draw(st.integers(0, 3))
+        sets.append({"name": f"s{number}", "template": {"spec": job_spec}})
+    meta = {"name": f"w{next(numbers)}", "namespace": "nlp"}
+    for key, values in (("labels", labels), ("annotations", annotations)):
+        if (value := draw(values)) is not None or draw(st.booleans()):
+            meta[key] = value
+    suspend = draw(st.sampled_from([{}, {"suspend": False}, {"suspend": True}]))
+    if draw(st.booleans()):
+        spec = {"replicatedJobs": sets, **suspend}
+        return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta,
+                "spec": spec}  # fmt: skip
+    policies = draw(st.sampled_from([{}, {"podReplacementPolicy": "TerminatingOrFailed"}]))
+    sets[0]["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+    spec = {**sets[0]["template"]["spec"], **suspend, **policies}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(workloads(), st.booleans())
+async def test_a_second_pass_over_a_workload_changes_nothing(
+    cluster: MakeCluster, obj: dict[str, Any], dry: bool
+) -> None:
+    place = await cluster(view(teams=(TEAM,), nodes=NODES))
+    first = await place.mutate(obj, dryRun=dry)
+    if not first.allowed:
+        return
+    again = await place.mutate(first.obj, dryRun=dry)
+    assert again.allowed, again.message
+    assert again.patch == []
+    # Nothing that the user wrote in a template's spec is touched.
+    before, after = _templates(obj), _templates(first.obj)
+    assert [item["spec"] for item in before] == [item["spec"] for item in after]
+
+
+def _templates(obj: dict[str, Any]) -> list[dict[str, Any]]:
+    if obj["kind"] == "Job":
+        return [obj["spec"]["template"]]
+    return [item["template"]["spec"]["template"] for item in obj["spec"]["replicatedJobs"]]
