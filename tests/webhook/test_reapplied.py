@@ -4,11 +4,13 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
 
 from .conftest import MakeCluster
 from .scene import (
     A100,
     GPU,
+    RS_CONTROLLER,
     SLICE_10,
     SLICE_20,
     T4,
@@ -23,6 +25,7 @@ from .scene import (
     team,
     view,
 )
+from .test_idempotence import NODES, TEAM, pods
 
 EXPERIMENT = {"fairslice.io/class": "experiment"}
 TRAINING = {"fairslice.io/class": "training"}
@@ -46,6 +49,8 @@ def applied(manifest: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
     """What `kubectl apply` makes of a stored object: the manifest's fields over what is there."""
 
     def merged(ours: Any, theirs: Any) -> Any:
+        if ours in (None, [], {}):
+            return theirs  # nothing to say is no change
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return {
                 **theirs,
@@ -201,3 +206,30 @@ async def test_a_jobs_manifest_with_a_replacement_policy_can_be_applied_again(
     assert stored["spec"]["podReplacementPolicy"] == "Failed"
     again = await place.update(applied(manifest, stored), stored)
     assert again.obj == stored
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(pods())
+async def test_any_manifest_can_be_applied_again(cluster: MakeCluster, obj: dict[str, Any]) -> None:
+    names = [item["name"] for item in obj["spec"]["containers"]]
+    assume(len(names) == len(set(names)))
+    place = await cluster(view(teams=(TEAM,), nodes=NODES))
+    user = RS_CONTROLLER if "ownerReferences" in obj["metadata"] else "alice"
+    first = await place.mutate(obj, user)
+    if not first.allowed:
+        return
+    again = await place.update(applied(obj, first.obj), first.obj)
+    assert again.allowed
+    assert plain(again.obj) == plain(first.obj)
+
+
+def plain(obj: dict[str, Any]) -> Any:
+    """An object without what is empty: absent, null and empty are the same to the API server."""
+    if isinstance(obj, dict):
+        kept = {key: plain(value) for key, value in obj.items()}
+        return {key: value for key, value in kept.items() if value not in (None, {}, [])}
+    return [plain(item) for item in obj] if isinstance(obj, list) else obj
