@@ -35,6 +35,7 @@ KINDS = {
     "Namespace": Place("v1", "namespaces", False),
     "Node": Place("v1", "nodes", False),
     "Pod": Place("v1", "pods"),
+    "PodDisruptionBudget": Place("policy/v1", "poddisruptionbudgets"),
     "PodTemplate": Place("v1", "podtemplates"),
     "PriorityClass": Place("scheduling.k8s.io/v1", "priorityclasses", False),
     "ReplicaSet": Place("apps/v1", "replicasets"),
