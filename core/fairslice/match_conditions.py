@@ -23,6 +23,7 @@ from fairslice.hidden_env import (
 __all__ = [
     "admin_access_granted",
     "asks_for_gpus",
+    "by_others",
     "changes",
     "claims_gpus",
     "names_beyond_prefixes",
@@ -181,6 +182,17 @@ def changes(*, devices: bool = False) -> str:
         parts.append(f"{new}.exists(k, {ours} && {new}[k] != {old}[?k].orValue(''))")
         parts.append(f"{old}.exists(k, {ours} && !(k in {new}))")
     return _any(*parts)
+
+
+def by_others(account: str) -> str:
+    """Match a CREATE, and what this ServiceAccount (`system:serviceaccount:…`) doesn't update.
+
+    The queue's own patches are no news; each would cost the API server a call.
+    """
+    return (
+        f"request.operation == 'CREATE' || "
+        f"request.?userInfo.?username.orValue('') != {text(account)}"
+    )
 
 
 _POD_LISTS = ("containers", "initContainers", "ephemeralContainers")

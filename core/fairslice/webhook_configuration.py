@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from fairslice import match_conditions as cel
+from fairslice.kube.connection import QUEUE_ACCOUNT
 from fairslice.v1alpha1 import GROUP, VERSION
 
 __all__ = [
@@ -86,6 +87,11 @@ class Target:
         if self.ca_bundle:
             config["caBundle"] = b64encode(self.ca_bundle).decode()
         return config
+
+    @property
+    def queue_account(self) -> str:
+        """The user as whom the queue writes."""
+        return f"system:serviceaccount:{self.namespace}:{QUEUE_ACCOUNT}"
 
     def namespace_selector(self) -> dict[str, Any]:
         """Leave out the namespaces that fairslice must never stand in the way of."""
@@ -237,12 +243,16 @@ def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, An
         "gpu-pods",
         path,
         rules=rules,
-        conditions={"changes": cel.changes(devices=True), "asks": asks},
+        conditions={
+            "others": cel.by_others(target.queue_account),
+            "changes": cel.changes(devices=True),
+            "asks": asks,
+        },
     )
 
 
 def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
-    conditions = {"changes": cel.changes()}
+    conditions = {"others": cel.by_others(target.queue_account), "changes": cel.changes()}
     if kind.templates:
         conditions["asks"] = cel.asks_for_gpus(*kind.templates, names=target.resources)
     operations = ("CREATE",) if path is Path.VALIDATE else ("CREATE", "UPDATE")

@@ -249,3 +249,28 @@ def test_what_only_changes_its_status_never_waits_for_the_webhook(
         data = {"object": after, "oldObject": before, "request": request}
         if after["spec"] != before["spec"]:
             assert cel.evaluate(changes["expression"], data)
+
+
+QUEUE = "system:serviceaccount:fairslice-system:fairslice-queue"
+
+
+@pytest.mark.parametrize("user", ["alice", QUEUE, "system:serviceaccount:nlp:fairslice-queue"])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+@pytest.mark.parametrize("name", ["gpu-jobs", "gpu-pods"])
+def test_what_the_queue_updates_is_no_news_and_what_anybody_else_does_is(
+    name: str, operation: str, user: str
+) -> None:
+    spec: Obj = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    template: Obj = {"spec": spec} if name == "gpu-jobs" else spec
+    before: Obj = {"metadata": {}, "spec": {"template": template, "suspend": True, **spec}}
+    after: Obj = {"metadata": {}, "spec": {"template": template, "suspend": False, **spec}}
+    data = {
+        "object": after,
+        "oldObject": before if operation == "UPDATE" else None,
+        "request": {"operation": operation, "userInfo": {"username": user}},
+    }
+    seen = all(
+        cel.evaluate(condition["expression"], data)
+        for condition in entry(name, PlainPods.SENT)["matchConditions"]
+    )
+    assert seen is (operation == "CREATE" or user != QUEUE)
