@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -36,6 +36,9 @@ __all__ = ["Admission"]
 # How long, and how often, something that isn't there is looked for.
 _UNSEEN_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
+# Hexadecimal digits of an id, and for how many calls they are got at once.
+_DIGITS = 20
+_CALLS = 128
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +68,13 @@ class _Case:
         return decide(self.review, self.view, self.call, self.phase)
 
 
-def _fresh_call() -> Call:
-    ids = os.urandom(20).hex()
-    return Call(now=time.time(), booking="b" + ids[:20], pod="p" + ids[20:])
+def _calls() -> Iterator[Call]:
+    """Yield calls of now, with ids that nobody has; asking for randomness takes a system call."""
+    while True:
+        digits = os.urandom(_CALLS * _DIGITS).hex()
+        for at in range(0, len(digits), 2 * _DIGITS):
+            booking, pod = digits[at : at + _DIGITS], digits[at + _DIGITS : at + 2 * _DIGITS]
+            yield Call(now=time.time(), booking="b" + booking, pod="p" + pod)
 
 
 class Admission:
@@ -79,7 +86,7 @@ class Admission:
         metrics: WebhookMetrics,
         sink: AuditSink,
         *,
-        call: Callable[[], Call] = _fresh_call,
+        call: Callable[[], Call] | None = None,
         newest: Callable[[], View | None] = lambda: None,
         templates: Templates | None = None,
     ) -> None:
@@ -87,7 +94,7 @@ class Admission:
         self._ledger = ledger
         self._metrics = metrics
         self._sink = sink
-        self._call = call
+        self._call = call or _calls().__next__
         self._newest = newest
         self._templates = Templates() if templates is None else templates
 

@@ -10,7 +10,6 @@ import re
 import ssl
 from asyncio import Task
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from hmac import compare_digest
 
 from aiohttp import web
@@ -50,6 +49,7 @@ _HANDSHAKE_LIMIT = 10.0
 _LAST_ANSWERS_SECONDS = 2.0
 _SWEEP_SECONDS = 5.0
 _BACKLOG = 1024
+_MAX_TARGETS = 64
 
 
 class WebhookServer:
@@ -66,6 +66,7 @@ class WebhookServer:
         self._view = view
         self._metrics = metrics
         self._secret = f"/{secret_path.strip('/')}".encode()
+        self._targets: dict[bytes, tuple[Phase, float]] = {}
         self._connections = Connections(self._respond, MAX_BODY_BYTES)
         self._server: asyncio.Server | None = None
         self._sweeping: Task[None] | None = None
@@ -132,24 +133,36 @@ class WebhookServer:
             self._connections.drop_stale()
 
     def _respond(self, request: Request) -> Response | Awaitable[Response]:
-        path, _, query = request.target.partition(b"?")
-        secret, _, last = path.rstrip(b"/").rpartition(b"/")
-        phase = _PHASES.get(last)
-        if phase is None or not compare_digest(secret, self._secret):
+        target = self._targets.get(request.target) or self._read(request.target)
+        if target is None:
             return Response.text(404)
+        phase, within = target
         if request.method != b"POST":
             return Response.text(405, allow="POST")
         view = self._view()
         if view is None:
             return Response.text(503, "not ready: the cluster is not known yet")
         try:
-            answer = self._admission.begin(request.body, view, phase, _within(query))
+            answer = self._admission.begin(request.body, view, phase, within)
         except _UNREADABLE as error:
             return self._refused(phase, error)
         except Exception:
             self._metrics.failed(phase.value)
             raise
         return Response.json(answer) if isinstance(answer, bytes) else self._later(answer, phase)
+
+    def _read(self, target: bytes) -> tuple[Phase, float] | None:
+        """Read a request's target: phase and time limit, if it has the secret path."""
+        path, _, query = target.partition(b"?")
+        secret, _, last = path.rstrip(b"/").rpartition(b"/")
+        phase = _PHASES.get(last)
+        if phase is None or not compare_digest(secret, self._secret):
+            return None
+        read = (phase, _within(query))
+        # An API server names the same few, again and again.
+        if len(self._targets) < _MAX_TARGETS:
+            self._targets[target] = read
+        return read
 
     async def _later(self, answer: Awaitable[bytes], phase: Phase) -> Response:
         try:
@@ -165,7 +178,6 @@ class WebhookServer:
         return Response.text(400, line(str(error)))
 
 
-@lru_cache(maxsize=64)  # an API server names the same few
 def _within(query: bytes) -> float:
     """Take the deadline that the API server names in the query."""
     match = _TIMEOUT.search(query)
