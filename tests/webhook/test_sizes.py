@@ -83,6 +83,8 @@ async def test_a_workload_of_too_many_pod_sets_or_containers_is_refused(
     assert "more than 1024 containers" in (await place.mutate(wide)).message
     audited = await cluster(view(policy(modes("Audit"))))
     assert (await audited.mutate(jobset)).patch == []
+    jobset["metadata"]["namespace"] = "elsewhere"
+    assert (await place.mutate(jobset)).allowed
 
 
 async def test_waiting_work_does_not_slip_out_by_becoming_unreadable(cluster: MakeCluster) -> None:

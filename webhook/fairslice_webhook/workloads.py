@@ -254,8 +254,9 @@ def decide_workload(review: Review, adapter: Adapter, view: View, call: Call) ->
 
 def _too_large(review: Review, view: View, why: str) -> Answer:
     """Refuse what can't be looked through; where nothing is enforced, its pods are left alone."""
-    modes = view.modes(view.teams.of(review.namespace))
-    if Mode.ENFORCE in (modes.quota, modes.queue):
+    team = view.teams.of(review.namespace)
+    modes = view.modes(team)
+    if team is not None and Mode.ENFORCE in (modes.quota, modes.queue):
         return Answer(denial=Denial(why, 422, "Invalid"))
     return Answer()
 
