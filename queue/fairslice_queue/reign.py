@@ -47,6 +47,8 @@ _TICK_SECONDS = 1.0  # waits, notices and back-offs end without an event
 _CHECK_SECONDS = 5.0
 # The ledger knew better than the plan: let the watch catch up before the next one.
 _REFUSAL_SECONDS = 0.05
+# One event is looked at at once; of many in a row, so many together as come in that time.
+_BREATH_SECONDS = 0.005
 
 
 class Reign:
@@ -132,6 +134,7 @@ class Reign:
             try:
                 if await seat.mirror.follow(5.0):
                     seat.watch.changed.set()
+                    await asyncio.sleep(_BREATH_SECONDS)
             except LedgerUnavailable:
                 await asyncio.sleep(0.5)
 
@@ -168,9 +171,10 @@ class Reign:
         self._newcomers.look_at_all()
 
     async def _work(self) -> None:
-        seat = self._seat
+        seat, ended = self._seat, 0.0
         while True:
             await seat.watch.changed.wait()
+            await asyncio.sleep(ended + _BREATH_SECONDS - time.perf_counter())
             seat.watch.changed.clear()
             started = time.perf_counter()
             try:
@@ -182,7 +186,8 @@ class Reign:
                 await asyncio.sleep(0.5)
                 await self._recover()
                 agreed = True
-            seat.metrics.round_seconds.observe(time.perf_counter() - started)
+            ended = time.perf_counter()
+            seat.metrics.round_seconds.observe(ended - started)
             if not agreed:
                 await asyncio.sleep(_REFUSAL_SECONDS)
                 seat.watch.changed.set()
