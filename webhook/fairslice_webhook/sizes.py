@@ -9,38 +9,57 @@ from collections.abc import Iterable
 from fairslice import messages
 from fairslice.kube.objects import PodSpec
 
-__all__ = ["MOST", "excess"]
+__all__ = [
+    "MOST_CHOICES",
+    "MOST_CLAIMS",
+    "MOST_CONTAINERS",
+    "MOST_GATES",
+    "MOST_MOUNTS",
+    "MOST_VOLUMES",
+    "excess",
+]
 
-MOST = {
-    "containers": 1024,
-    "volumes": 1024,
-    "volumeMounts": 8192,
-    "resourceClaims": 256,
-    "schedulingGates": 256,
-    # With labels, expressions and values, each of which many a node is compared with.
-    "node choices": 512,
-}
-"""How much is looked through: in a pod, or in all pod templates of a workload together."""
+# In a pod, or in all pod templates of a workload together.
+MOST_CONTAINERS = 1024
+MOST_VOLUMES = 1024
+MOST_MOUNTS = 8192
+MOST_CLAIMS = 256
+MOST_GATES = 256
 
-_WAYS_OUT = {"node choices": "choose nodes by a label that they share"}
+MOST_CHOICES = 512
+"""Labels, expressions and values by which nodes are chosen; many a node is compared with each."""
+
+_SEVERAL = "make it several"
+_BY_LABEL = "choose nodes by a label that they share"
 
 
 def excess(specs: Iterable[PodSpec]) -> str:
     """Word what is too much of a pod, or of a workload's templates; empty if nothing is."""
-    found = dict.fromkeys(MOST, 0)
+    containers = volumes = mounts = claims = gates = choices = 0
     for spec in specs:
-        found["volumes"] += len(spec.volumes or ())
-        found["resourceClaims"] += len(spec.resource_claims or ())
-        found["schedulingGates"] += len(spec.scheduling_gates or ())
-        found["node choices"] += _choices(spec)
-        for items in (spec.containers, spec.init_containers or ()):
-            found["containers"] += len(items)
-            if found["containers"] <= MOST["containers"]:
-                found["volumeMounts"] += sum(len(item.volume_mounts or ()) for item in items)
-        for what, most in MOST.items():
-            if found[what] > most:
-                way_out = _WAYS_OUT.get(what, "make it several")
-                return messages.too_many(what, most, way_out)
+        containers += len(spec.containers) + len(spec.init_containers or ())
+        volumes += len(spec.volumes or ())
+        claims += len(spec.resource_claims or ())
+        gates += len(spec.scheduling_gates or ())
+        if spec.node_selector or spec.affinity is not None:
+            choices += _choices(spec)
+        if containers <= MOST_CONTAINERS:
+            for item in spec.containers:
+                mounts += len(item.volume_mounts or ())
+            for item in spec.init_containers or ():
+                mounts += len(item.volume_mounts or ())
+    if containers > MOST_CONTAINERS:
+        return messages.too_many("containers", MOST_CONTAINERS, _SEVERAL)
+    if volumes > MOST_VOLUMES:
+        return messages.too_many("volumes", MOST_VOLUMES, _SEVERAL)
+    if mounts > MOST_MOUNTS:
+        return messages.too_many("volumeMounts", MOST_MOUNTS, _SEVERAL)
+    if claims > MOST_CLAIMS:
+        return messages.too_many("resourceClaims", MOST_CLAIMS, _SEVERAL)
+    if gates > MOST_GATES:
+        return messages.too_many("schedulingGates", MOST_GATES, _SEVERAL)
+    if choices > MOST_CHOICES:
+        return messages.too_many("node choices", MOST_CHOICES, _BY_LABEL)
     return ""
 
 
