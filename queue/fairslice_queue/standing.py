@@ -1,8 +1,8 @@
 """Where everybody stands: answered when asked, told on the objects within a budget.
 
 Of a team, the first twenty have their position and reason written on their objects, at most
-ten writes a second in all, and an object again after five seconds at the earliest: at the head
-of a line that moves, a position is old before anybody has read it.
+ten writes a second in all, and on one object every five seconds but for a first correction: at
+the head of a line that moves, a position is old before anybody has read it.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 from fairslice import messages, stamps
@@ -26,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _TOLD_POSITIONS = 20
 _WRITES_PER_SECOND = 10
+_CORRECT_SECONDS = 1.0
 _AGAIN_SECONDS = 5.0
 _EVENTS_KEPT = 500
 _QUEUED = "Queued: "
@@ -77,7 +77,7 @@ class Standing:
         self._source: Standings | None = None
         self._changed: OrderedDict[str, None] = OrderedDict()
         self._told: dict[str, str] = {}
-        self._told_at: dict[str, float] = {}
+        self._quiet_until: dict[str, float] = {}
         self._events: OrderedDict[tuple[str, str], _Event] = OrderedDict()
         self._work = asyncio.Event()
 
@@ -113,7 +113,7 @@ class Standing:
     def forget(self, booking_id: str) -> None:
         """Drop what was told of a booking that waits no more."""
         self._told.pop(booking_id, None)
-        self._told_at.pop(booking_id, None)
+        self._quiet_until.pop(booking_id, None)
 
     def tell(self, booking: Booking, reason: str, text: str) -> None:
         """Have an event written on a booking's object."""
@@ -142,7 +142,7 @@ class Standing:
     def _due(self) -> list[StandingLine]:
         """Find what is to be written next, one team after the other."""
         due: list[StandingLine] = []
-        ripe_at = self._clock() - _AGAIN_SECONDS
+        now = self._clock()
         for _ in range(len(self._changed)):
             room = _WRITES_PER_SECOND - len(due)
             if not room or self._source is None:
@@ -151,7 +151,7 @@ class Standing:
             news = [
                 line for line in self._source.of_team(team, _TOLD_POSITIONS) if self._is_news(line)
             ]
-            ripe = [line for line in news if self._told_at.get(line.booking.id, -inf) <= ripe_at]
+            ripe = [line for line in news if self._quiet_until.get(line.booking.id, now) <= now]
             if len(news) > min(len(ripe), room):
                 self._changed[team] = None
             due += ripe[:room]
@@ -168,7 +168,8 @@ class Standing:
         ref, booking_id = line.booking.ref, line.booking.id
         first = booking_id not in self._told
         self._told[booking_id] = line.text
-        self._told_at[booking_id] = self._clock()
+        pause = _CORRECT_SECONDS if first else _AGAIN_SECONDS
+        self._quiet_until[booking_id] = self._clock() + pause
         try:
             await actor.annotate(
                 ref.kind, ref.namespace, ref.name, ref.uid, {stamps.STATUS: line.text}

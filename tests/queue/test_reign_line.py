@@ -137,7 +137,7 @@ async def test_a_queued_job_that_someone_lets_go_is_suspended_again(box: World) 
 
 async def test_a_gated_pod_is_let_go_and_its_end_lets_the_next_one_in(box: World) -> None:
     for name in ("p0", "p1", "p2"):
-        await box.create(pod(name, seconds=0.4), "cv")
+        await box.create(pod(name, seconds=4.0), "cv")
     await box.until(lambda: box.running() == {"p0", "p1"})
     await box.until(lambda: "position 1 of 1" in box.note("Pod", "p2", "cv"))
     await box.until(lambda: box.running() == {"p2"})

@@ -155,7 +155,8 @@ async def test_what_moves_all_the_time_is_told_every_five_seconds(
         _round(standing, line, names)
         await _go_on(standing, client, 1, monkeypatch)
     first = [at for at, name, _ in client.patched if name == "j00"]
-    assert all(later - earlier >= 5 for earlier, later in pairwise(first))
+    # After what is told first, a correction; then now and then.
+    assert all(later - earlier >= 5 for earlier, later in pairwise(first[1:]))
     assert len(first) >= 4
     # And nobody is left with a line that is no longer true.
     await _go_on(standing, client, 10, monkeypatch)
