@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,13 +86,9 @@ class Standing:
         self._source = source
         self._changed.clear()
 
-    @property
-    def lines(self) -> Mapping[str, StandingLine]:
-        """Everybody's present standing, by booking id. It costs what is in line."""
-        source = self._source
-        if source is None:
-            return {}
-        return {line.booking.id: line for team in source.teams() for line in source.of_team(team)}
+    def teams(self) -> Sequence[str]:
+        """List the teams that have work in line."""
+        return self._source.teams() if self._source is not None else ()
 
     def of_team(self, team: str) -> Sequence[StandingLine]:
         """Say where a team's work stands, in order."""

@@ -1,5 +1,6 @@
 """The status endpoint: queue, teams and single workloads as JSON, a page, metrics, health."""
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -25,7 +26,14 @@ from fairslice_queue.rights import Rights
 from fairslice_queue.spending import budget_states
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_page import render_page
-from fairslice_queue.status_views import TeamPool, TeamRow, queue_rows, workload_view
+from fairslice_queue.status_views import (
+    QueueRow,
+    TeamPool,
+    TeamRow,
+    other_rows,
+    queue_rows,
+    workload_view,
+)
 from fairslice_queue.team_status import team_statuses, tokens_on_record
 from fairslice_queue.usage import Meter
 from fairslice_queue.watching import Watch
@@ -103,11 +111,33 @@ class StatusApi:
             await runner.cleanup()
 
     async def _queue(self, request: web.Request) -> web.Response:
-        team = request.query.get("team", "")
-        rows = queue_rows(self._mirror.books, dict(self._standing.lines), time.time())
-        if team:
-            rows = [row for row in rows if row.team == team]
-        return _json({"items": rows[:_MAX_ROWS], "total": len(rows)})
+        rows, total = await self._rows(request.query.get("team", ""))
+        return _json({"items": rows, "total": total})
+
+    async def _rows(self, team: str = "") -> tuple[list[QueueRow], int]:
+        """List the first rows of one team's or of everybody's work, and how much there is in all.
+
+        Whatever else this process does goes on between teams.
+        """
+        rows: list[QueueRow] = []
+        told: set[str] = set()
+        now = time.time()
+        for name in (team,) if team else self._standing.teams():
+            lines = self._standing.of_team(name)
+            rows += queue_rows(lines, now)
+            told.update(line.booking.id for line in lines)
+            if len(rows) >= _MAX_ROWS:
+                break
+            await asyncio.sleep(0)
+        rest = [
+            booking
+            for booking in self._mirror.books
+            if booking.team and team in ("", booking.team) and booking.id not in told
+        ]
+        total = len(told) + len(rest)
+        if len(rows) < _MAX_ROWS:
+            rows += other_rows(rest, now)
+        return rows[:_MAX_ROWS], total
 
     async def _teams(self, _: web.Request) -> web.Response:
         return _json({"items": self._team_rows()})
@@ -159,9 +189,8 @@ class StatusApi:
 
     async def _workload(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        lines = self._standing.lines
         found = [
-            workload_view(booking, lines.get(booking.id), time.time())
+            workload_view(booking, self._standing.line(booking), time.time())
             for booking in self._mirror.books
             if booking.ref.namespace == namespace and booking.ref.name == name
         ]
@@ -224,8 +253,8 @@ class StatusApi:
         return web.Response(body=body, content_type="application/json")
 
     async def _page(self, _: web.Request) -> web.Response:
-        rows = queue_rows(self._mirror.books, dict(self._standing.lines), time.time())
-        text = render_page(self._team_rows(), rows[:_MAX_ROWS], notice=self._notice())
+        rows = (await self._rows())[0]
+        text = render_page(self._team_rows(), rows, notice=self._notice())
         return web.Response(text=text, content_type="text/html")
 
     async def _scrape(self, _: web.Request) -> web.Response:

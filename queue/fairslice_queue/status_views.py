@@ -9,7 +9,15 @@ from fairslice.quantity import format_milli
 from fairslice.v1alpha1.team import BudgetStatus, UrgentStatus
 from fairslice_queue.standing import StandingLine
 
-__all__ = ["QueueRow", "TeamPool", "TeamRow", "WorkloadView", "queue_rows", "workload_view"]
+__all__ = [
+    "QueueRow",
+    "TeamPool",
+    "TeamRow",
+    "WorkloadView",
+    "other_rows",
+    "queue_rows",
+    "workload_view",
+]
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):
@@ -76,12 +84,15 @@ class WorkloadView(Struct, frozen=True, kw_only=True):
     options: tuple[str, ...]
 
 
-def queue_rows(
-    bookings: Iterable[Booking], lines: dict[str, StandingLine], now: float
-) -> list[QueueRow]:
-    """List bookings: those in line first, in order of their teams and positions."""
-    rows = [_row(booking, lines.get(booking.id), now) for booking in bookings if booking.team]
-    return sorted(rows, key=lambda row: (row.position == 0, row.team, row.position, row.name))
+def queue_rows(lines: Iterable[StandingLine], now: float) -> list[QueueRow]:
+    """List what is in line, as it stands."""
+    return [_row(line.booking, line, now) for line in lines]
+
+
+def other_rows(bookings: Iterable[Booking], now: float) -> list[QueueRow]:
+    """List what has no place in line, by team and name."""
+    rows = [_row(booking, None, now) for booking in bookings]
+    return sorted(rows, key=lambda row: (row.team, row.name))
 
 
 def workload_view(booking: Booking, line: StandingLine | None, now: float) -> WorkloadView:

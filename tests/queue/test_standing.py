@@ -127,7 +127,7 @@ async def test_the_first_twenty_are_told_ten_a_second(monkeypatch: pytest.Monkey
         assert len(writes) <= 10
     assert "position 3 of 50 in team cv: waits" in client.patched[2][2]
     assert set(line.asked) == {20}  # nobody asks for the whole line in order to tell a part
-    assert len(standing.lines) == 50
+    assert len(standing.of_team("cv")) == 50
 
 
 async def test_nothing_is_written_twice_and_changes_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ async def test_who_does_not_lead_knows_of_no_line(monkeypatch: pytest.MonkeyPatc
     assert standing.line(booking("a")) is not None
     standing.follow(None)
     assert standing.line(booking("a")) is None
-    assert standing.lines == {}
+    assert standing.teams() == ()
     client = await _run(standing, 3, monkeypatch)
     assert client.patched == []
 
