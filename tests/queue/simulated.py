@@ -12,9 +12,9 @@ from fairslice.fairshare import PoolWeight, dominant_share
 from fairslice.placement import NodeState
 from fairslice.policy import Policy, Team
 from fairslice_queue.actions import Preempt, Release, Reserve
-from fairslice_queue.planner import plan
 
 from .plans import NOW, Plan, Scene, booking
+from .test_planner_memory import Remembering
 
 POOL = "a100"
 
@@ -37,6 +37,7 @@ class Simulated:
     held: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     started: dict[str, float] = field(default_factory=dict)
     pushes: int = 0
+    _planner: Remembering = field(default_factory=Remembering)
     _runs: dict[str, float] = field(default_factory=dict)
     _leaves: dict[str, float] = field(default_factory=dict)
     _number: int = 0
@@ -82,7 +83,7 @@ class Simulated:
             for team in self.teams
         }
         state = replace(self.scene.state(), share_of_milli={POOL: self.share_of_milli()})
-        decided = Plan(plan(state, self.now))
+        decided = Plan(self._planner.decide(state, self.now, thorough=True))
         for action in decided:
             match action:
                 case Release():
