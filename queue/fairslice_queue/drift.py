@@ -6,7 +6,8 @@ counts. Bookings are compared with their objects again; totals that don't add up
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.newcomers import STRANGER
@@ -21,6 +22,9 @@ _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 60.0
 _PATIENCE_SECONDS = 10.0
 _LOGGED = 20
+_AT_ONCE = 200
+
+T = TypeVar("T")
 
 
 class Drift:
@@ -63,25 +67,30 @@ class Drift:
         What differs is looked at twice, so many seconds apart (ten). Raises LedgerUnavailable.
         """
         totals = await self._seat.ledger.audit()
-        differing = differences(self._seat)
+        differing = await differences(self._seat)
         if totals or differing:
             await asyncio.sleep(_PATIENCE_SECONDS if patience is None else patience)
         if totals:
             again = set(await self._seat.ledger.audit())
             totals = [line for line in totals if line in again]
         if differing:
-            later = differences(self._seat)
+            later = await differences(self._seat)
             differing = {key: text for key, text in differing.items() if later.get(key) == text}
         return totals, differing
 
 
-def differences(seat: Seat) -> dict[str, str]:
-    """Say of each booking that is unlike its object what is wrong, as things stand now."""
-    now, watch, books = seat.clock(), seat.watch, seat.mirror.books
+async def differences(seat: Seat) -> dict[str, str]:
+    """Say of each booking that is unlike its object what is wrong; decisions go on meanwhile."""
+    now, watch = seat.clock(), seat.watch
     found: dict[str, str] = {}
-    for booking in books:
-        key = booking.id
-        if not booking.bound or key in seat.calls.busy or booking.ref.kind == CLAIM:
+    async for key in _paced([booking.id for booking in seat.mirror.books]):
+        booking = seat.mirror.books.get(key)
+        if (
+            booking is None
+            or not booking.bound
+            or key in seat.calls.busy
+            or booking.ref.kind == CLAIM
+        ):
             continue
         pods = list(watch.pods_of(key).values())
         if key.startswith(STRANGER):
@@ -96,10 +105,18 @@ def differences(seat: Seat) -> dict[str, str]:
             step = reconcile_workload(booking, workload, pods, now, stuck_since)
         if not isinstance(step, Keep):
             found[key] = f"{booking.ref}: {booking.state}, should be {step}"
-    for facts in watch.workloads.values():
-        if facts.booking and facts.booking not in books and facts.desired:
+    async for facts in _paced(list(watch.workloads.values())):
+        if facts.booking and facts.booking not in seat.mirror.books and facts.desired:
             found[facts.booking] = f"{facts.key}: not in the books"
-    for pod in watch.pods.values():
-        if pod.booking and pod.booking not in books and not pod.ended:
+    async for pod in _paced(list(watch.pods.values())):
+        if pod.booking and pod.booking not in seat.mirror.books and not pod.ended:
             found[pod.booking] = f"Pod {pod.key}: not in the books"
     return found
+
+
+async def _paced(items: Sequence[T]) -> AsyncIterator[T]:
+    """Go through many, with pauses for others."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % _AT_ONCE:
+            await asyncio.sleep(0)
