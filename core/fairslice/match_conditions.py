@@ -22,6 +22,7 @@ from fairslice.hidden_env import (
 
 __all__ = [
     "admin_access_granted",
+    "app_wrapper_asks",
     "asks_for_gpus",
     "by_others",
     "changes",
@@ -32,8 +33,10 @@ __all__ = [
     "not_mirrored",
     "opens_devices",
     "pod_asks",
+    "spark_asks",
     "stamped",
     "text",
+    "train_job_asks",
 ]
 
 _MAX_LIST = 32
@@ -127,6 +130,60 @@ def asks_for_gpus(*templates: str, names: Collection[str] = ()) -> str:
     return _any(*(_template("object", path.split("."), 0, names) for path in templates), stamped())
 
 
+def spark_asks(names: Collection[str] = ()) -> str:
+    """Match a SparkApplication whose driver or executors ask for GPUs, or that is in the books."""
+    return _any(_spark("object", names), stamped())
+
+
+def train_job_asks(names: Collection[str] = ()) -> str:
+    """Match a TrainJob whose own trainer asks for GPUs, or that is in the books.
+
+    What its runtime asks for is booked pod by pod.
+    """
+    return _any(_trainer("object", names), stamped())
+
+
+def app_wrapper_asks(*templates: str, names: Collection[str] = ()) -> str:
+    """Match an AppWrapper that may wrap what asks for GPUs, or that is in the books.
+
+    Wrapped objects are searched at the paths of all kinds; one that declares pod sets elsewhere,
+    or that wraps again, can't be.
+    """
+    declared = "|".join(("template", *sorted(map(_declared_path, templates))))
+    found = _any(
+        "i.?template.?kind.orValue('') == 'AppWrapper'",
+        _some("i.?podSets.orValue([])", "p", f"!p.?path.orValue('').matches('^({declared})$')"),
+        _pod_spec("i.?template.?spec", names),
+        *(_template("i.?template", path.split("."), 1, names) for path in templates),
+        _spark("i.?template", names),
+        _trainer("i.?template", names),
+    )
+    return _any(_some("object.?spec.?components.orValue([])", "i", found), stamped())
+
+
+def _declared_path(template: str) -> str:
+    """Write a path as AppWrappers declare it, as a regular expression."""
+    escaped = f"template.{template}".replace(".", "[.]")
+    return escaped.replace("[]", r"\\[[0-9]+\\]").replace("{}", "[.][A-Za-z]+")
+
+
+def _spark(root: str, names: Collection[str]) -> str:
+    parts = []
+    for role in ("driver", "executor"):
+        part = f"{root}.?spec.?{role}"
+        lists = [f"{part}.?{field}.orValue([])" for field in ("sidecars", "initContainers")]
+        parts += [
+            f"{part}.?gpu.hasValue()",
+            _containers(lists, _asks("c", names)),
+            _pod_spec(f"{part}.?template.?spec", names),
+        ]
+    return _any(*parts)
+
+
+def _trainer(root: str, names: Collection[str]) -> str:
+    return _resources_ask(f"{root}.?spec.?trainer.?resourcesPerNode", names)
+
+
 def claims_gpus() -> str:
     """Match a claim or template that may be about GPUs: by the class's name, or with adminAccess.
 
@@ -217,7 +274,10 @@ def _template(root: str, path: list[str], depth: int, names: Collection[str]) ->
                 item if kind == "[]" else f"{group}[{item}]", path[index + 1 :], depth + 1, names
             )
             return _some(group, item, found, _MAX_LIST)
-    spec = ".?".join([root, *path, "spec"])
+    return _pod_spec(".?".join([root, *path, "spec"]), names)
+
+
+def _pod_spec(spec: str, names: Collection[str]) -> str:
     lists = [f"{spec}.?{name}.orValue([])" for name in _TEMPLATE_LISTS]
     return _any(
         _containers(lists, _asks("c", names)), f"size({spec}.?resourceClaims.orValue([])) > 0"
@@ -229,13 +289,17 @@ def _containers(lists: list[str], found: str) -> str:
 
 
 def _asks(container: str, names: Collection[str]) -> str:
-    maps = [f"{container}.?resources.?{name}.orValue({{}})" for name in ("limits", "requests")]
+    return _resources_ask(f"{container}.?resources", names)
+
+
+def _resources_ask(resources: str, names: Collection[str]) -> str:
+    maps = [f"{resources}.?{name}.orValue({{}})" for name in ("limits", "requests")]
     gpu = _starts("k", _RESOURCES)
     if names:
         gpu = _any(gpu, f"k in [{', '.join(map(text, names))}]")
     return _any(
         *(_some(each, "k", gpu, _MAX_MAP) for each in maps),
-        f"size({container}.?resources.?claims.orValue([])) > 0",
+        f"size({resources}.?claims.orValue([])) > 0",
     )
 
 

@@ -5,7 +5,7 @@ everything else is either never sent or sent under Ignore.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -108,18 +108,25 @@ class Target:
 
 
 class WatchedKind(NamedTuple):
-    """A kind and the paths of its pod templates; no paths: every object is looked at."""
+    """A kind and the paths of its pod templates, or else the condition that finds what asks."""
 
     group: str
     plural: str
-    templates: tuple[str, ...]
+    templates: tuple[str, ...] = ()
+    condition: Callable[[Collection[str]], str] | None = None
+
+    def asks(self, names: Collection[str]) -> str:
+        """Write the condition for objects that ask for GPUs, these names among them."""
+        if self.condition is not None:
+            return self.condition(names)
+        return cel.asks_for_gpus(*self.templates, names=names)
 
 
 def _ray(root: str) -> tuple[str, ...]:
     return (f"{root}.headGroupSpec.template", f"{root}.workerGroupSpecs[].template")
 
 
-SUSPENDABLE = (
+_TEMPLATED = (
     WatchedKind("batch", "jobs", ("spec.template",)),
     WatchedKind("jobset.x-k8s.io", "jobsets", ("spec.replicatedJobs[].template.spec.template",)),
     WatchedKind("ray.io", "rayjobs", (*_ray("spec.rayClusterSpec"), "spec.submitterPodTemplate")),
@@ -136,9 +143,18 @@ SUSPENDABLE = (
             ("jax", "jax"),
         )
     ),
-    WatchedKind("trainer.kubeflow.org", "trainjobs", ()),
-    WatchedKind("workload.codeflare.dev", "appwrappers", ()),
-    WatchedKind("sparkoperator.k8s.io", "sparkapplications", ()),
+)
+_TEMPLATES = tuple(dict.fromkeys(path for kind in _TEMPLATED for path in kind.templates))
+
+SUSPENDABLE = (
+    *_TEMPLATED,
+    WatchedKind("trainer.kubeflow.org", "trainjobs", condition=cel.train_job_asks),
+    WatchedKind(
+        "workload.codeflare.dev",
+        "appwrappers",
+        condition=lambda names: cel.app_wrapper_asks(*_TEMPLATES, names=names),
+    ),
+    WatchedKind("sparkoperator.k8s.io", "sparkapplications", condition=cel.spark_asks),
 )
 """Kinds that are queued as a whole. Rules for a kind that isn't installed cost nothing."""
 
@@ -252,9 +268,11 @@ def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, An
 
 
 def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
-    conditions = {"others": cel.by_others(target.queue_account), "changes": cel.changes()}
-    if kind.templates:
-        conditions["asks"] = cel.asks_for_gpus(*kind.templates, names=target.resources)
+    conditions = {
+        "others": cel.by_others(target.queue_account),
+        "changes": cel.changes(),
+        "asks": kind.asks(target.resources),
+    }
     operations = ("CREATE",) if path is Path.VALIDATE else ("CREATE", "UPDATE")
     rule = _rule(kind.group, (kind.plural,), operations)
     return _entry(target, f"gpu-{kind.plural}", path, rules=[rule], conditions=conditions)
