@@ -64,6 +64,6 @@ class Porter(Doorman):
             teams=watch.teams,
             inventory=watch.inventory,
             own_users=frozenset({QUEUE_USER}),
-            priority_classes=frozenset(),
+            priority_classes={},
         )
         return self._last
