@@ -126,7 +126,7 @@ class ViewKeeper:
                 )
         if "teams" in stale or self._policy.zone != zone:
             self._read_teams()
-        self.view = View(
+        view = View(
             policy=self._policy,
             teams=self._index,
             inventory=self._inventory,
@@ -138,6 +138,10 @@ class ViewKeeper:
             devices=self._devices.devices,
             statuses={key.name: item.status for key, item in self._teams.store.items()},
         )
+        # Nodes tell of themselves all the time; as long as nothing of note changed, what was
+        # worked out on a view still holds.
+        if view != self.view:
+            self.view = view
 
     def _read_policy(self) -> bool:
         resource = self._policies.store.get(Key("", POLICY_NAME))
