@@ -1,5 +1,6 @@
 """The leader's mirror of the ledger, with the totals that planning reads."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from fairslice.booking import Booking
@@ -19,8 +20,9 @@ class Books:
         self.tally = Tally()
         self._bookings: dict[str, Booking] = {}
         self._waiting: set[str] = set()
-        self._waiting_of: dict[str, int] = {}
         self._holding: dict[str, Booking] = {}
+        self._waiting_of: Counter[str] = Counter()
+        self._holding_of: Counter[str] = Counter()
         self._changed: set[str] | None = None
         for booking in bookings:
             self.put(booking)
@@ -45,9 +47,10 @@ class Books:
         self._count(booking, 1)
         if booking.state.waits:
             self._waiting.add(booking.id)
-            self._waiting_of[booking.team] = self._waiting_of.get(booking.team, 0) + 1
+            self._waiting_of[booking.team] += 1
         elif booking.state.holds:
             self._holding[booking.id] = booking
+            self._holding_of[booking.team] += 1
         self._note(booking.id)
         return old
 
@@ -58,10 +61,10 @@ class Books:
             self._count(old, -1)
             if old.state.waits:
                 self._waiting.discard(booking_id)
-                self._waiting_of[old.team] -= 1
-                if not self._waiting_of[old.team]:
-                    del self._waiting_of[old.team]
-            self._holding.pop(booking_id, None)
+                _less(self._waiting_of, old.team)
+            elif old.state.holds:
+                del self._holding[booking_id]
+                _less(self._holding_of, old.team)
             self._note(booking_id)
         return old
 
@@ -73,6 +76,14 @@ class Books:
     def teams_waiting(self) -> Collection[str]:
         """The teams that have work in line."""
         return self._waiting_of.keys()
+
+    def waiting_of(self, team: str) -> int:
+        """Count a team's bookings in line."""
+        return self._waiting_of[team]
+
+    def holding_of(self, team: str) -> int:
+        """Count a team's bookings that hold something."""
+        return self._holding_of[team]
 
     def holding(self) -> Iterator[Booking]:
         """Yield the bookings that hold something."""
@@ -96,3 +107,9 @@ class Books:
         option = booking.option
         if option is not None and booking.state.holds:
             self.tally.add(booking, option, sign)
+
+
+def _less(counts: Counter[str], team: str) -> None:
+    counts[team] -= 1
+    if not counts[team]:
+        del counts[team]

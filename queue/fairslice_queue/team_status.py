@@ -5,8 +5,8 @@ It is the checkpoint of use too: what a loss of Redis can't take away.
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, tzinfo
 from math import inf
 
@@ -39,6 +39,7 @@ __all__ = ["publish_team_status", "restore_use", "team_statuses", "tokens_on_rec
 _log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS = 2.0
+_AT_ONCE = 20
 _MILLI_SECONDS_PER_GPU_HOUR = 3_600_000.0
 # Use grows all the time; its checkpoint is written this often even if nothing else changed.
 _CHECKPOINT_SECONDS = 60.0
@@ -56,23 +57,31 @@ def team_statuses(
 
     `spent` are the tokens that are on record, by team.
     """
+    return dict(_each_status(teams, policy, books, meter, now, spent))
+
+
+def _each_status(
+    teams: Iterable[Team],
+    policy: Policy,
+    books: Books,
+    meter: Meter,
+    now: float,
+    spent: Mapping[str, Sequence[UrgentStatus]],
+) -> Iterator[tuple[str, TeamStatus]]:
     week = period_at(Period.WEEKLY, now, policy.zone).start
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for booking in books:
-        if booking.state.waits or booking.state.holds:
-            counts[booking.team]["queued" if booking.state.waits else "running"] += 1
     pools: defaultdict[str, set[str]] = defaultdict(set)
     for name, pool in (*books.tally.pools, *books.tally.surge, *meter.known()):
         pools[name].add(pool)
-    return {
-        team.name: replace(
-            _status(team, policy, books, meter, now, counts[team.name], pools[team.name]),
-            urgent_left=max(0, team.urgent_per_week - spent_in_week(tokens, week)),
-            urgent=tokens,
+    for team in teams:
+        tokens = tuple(spent.get(team.name, ()))
+        yield (
+            team.name,
+            replace(
+                _status(team, policy, books, meter, now, pools[team.name]),
+                urgent_left=max(0, team.urgent_per_week - spent_in_week(tokens, week)),
+                urgent=tokens,
+            ),
         )
-        for team in teams
-        for tokens in (tuple(spent.get(team.name, ())),)
-    }
 
 
 def tokens_on_record(watch: Watch) -> dict[str, Sequence[UrgentStatus]]:
@@ -86,7 +95,6 @@ def _status(
     books: Books,
     meter: Meter,
     now: float,
-    counts: Mapping[str, int],
     known: Set[str],
 ) -> TeamStatus:
     pools: list[PoolStatus] = []
@@ -119,8 +127,8 @@ def _status(
         used=format_milli(total),
         guaranteed=format_milli(guaranteed),
         limit="none" if unlimited else format_milli(limit),
-        queued=counts.get("queued", 0),
-        running=counts.get("running", 0),
+        queued=books.waiting_of(team.name),
+        running=books.holding_of(team.name),
         gpu_hours=f"{hours:.2f}",
         pools=tuple(pools),
         budgets=tuple(
@@ -186,10 +194,12 @@ async def publish_team_status(
     while True:
         now = clock()
         meter.spending.use_policy(watch.policy, now)
-        statuses = team_statuses(
+        statuses = _each_status(
             watch.teams.teams, watch.policy, books(), meter, now, tokens_on_record(watch)
         )
-        for name, status in statuses.items():
+        for number, (name, status) in enumerate(statuses, 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)  # decisions don't wait for a thousand teams
             last, at = written.get(name, (None, 0.0))
             if last is not None and _alike(last, status) and now - at < _CHECKPOINT_SECONDS:
                 continue

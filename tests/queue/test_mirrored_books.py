@@ -38,6 +38,8 @@ def test_lists_and_sums_follow_every_change(steps: list[Booking | str], asked_at
     holding = {item.id: item for item in known.values() if item.state.holds}
     assert {item.id: item for item in books.holding()} == holding
     for team in ("cv", "nlp"):
+        assert books.waiting_of(team) == sum(item.team == team for item in waiting)
+        assert books.holding_of(team) == sum(item.team == team for item in holding.values())
         held = sum(item.held_milli for item in holding.values() if item.team == team)
         assert books.tally.pools[team, "a100"] == held
     assert books.take_changed() == (changed if len(steps) > asked_at else None)
