@@ -6,11 +6,11 @@ counts. Bookings are compared with their objects again; totals that don't add up
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
 
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.newcomers import STRANGER
+from fairslice_queue.pacing import paced
 from fairslice_queue.reconcile import Keep, reconcile_pod, reconcile_workload
 from fairslice_queue.seat import Seat
 from fairslice_queue.shared_claims import CLAIM
@@ -23,8 +23,6 @@ _EVERY_SECONDS = 60.0
 _PATIENCE_SECONDS = 10.0
 _LOGGED = 20
 _AT_ONCE = 200
-
-T = TypeVar("T")
 
 
 class Drift:
@@ -83,7 +81,7 @@ async def differences(seat: Seat) -> dict[str, str]:
     """Say of each booking that is unlike its object what is wrong; decisions go on meanwhile."""
     now, watch = seat.clock(), seat.watch
     found: dict[str, str] = {}
-    async for key in _paced([booking.id for booking in seat.mirror.books]):
+    async for key in paced([booking.id for booking in seat.mirror.books], _AT_ONCE):
         booking = seat.mirror.books.get(key)
         if (
             booking is None
@@ -105,18 +103,10 @@ async def differences(seat: Seat) -> dict[str, str]:
             step = reconcile_workload(booking, workload, pods, now, stuck_since)
         if not isinstance(step, Keep):
             found[key] = f"{booking.ref}: {booking.state}, should be {step}"
-    async for facts in _paced(list(watch.workloads.values())):
+    async for facts in paced(watch.workloads.values(), _AT_ONCE):
         if facts.booking and facts.booking not in seat.mirror.books and facts.desired:
             found[facts.booking] = f"{facts.key}: not in the books"
-    async for pod in _paced(list(watch.pods.values())):
+    async for pod in paced(watch.pods.values(), _AT_ONCE):
         if pod.booking and pod.booking not in seat.mirror.books and not pod.ended:
             found[pod.booking] = f"Pod {pod.key}: not in the books"
     return found
-
-
-async def _paced(items: Sequence[T]) -> AsyncIterator[T]:
-    """Go through many, with pauses for others."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if not number % _AT_ONCE:
-            await asyncio.sleep(0)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,13 +16,13 @@ from fairslice.booking import Booking
 from fairslice.settings import Address
 from fairslice_queue.bookkeeping import LedgerUnavailable
 from fairslice_queue.explaining import Explanation, explain
+from fairslice_queue.gauges import clear_gauges, set_gauges
 from fairslice_queue.leads import Leads
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.metrics import QueueMetrics
 from fairslice_queue.mirror import Mirror
 from fairslice_queue.outlook import Outlook, pool_weights, team_shares, team_use
 from fairslice_queue.rights import Rights
-from fairslice_queue.spending import budget_states
 from fairslice_queue.standing import Standing
 from fairslice_queue.status_page import render_page
 from fairslice_queue.status_views import (
@@ -82,6 +81,7 @@ class StatusApi:
         self._outlook = Outlook(watch, meter, marks)
         self._notice = notice
         self._more = more
+        self._scraping = asyncio.Lock()
 
     @asynccontextmanager
     async def serving(self, address: Address) -> AsyncIterator[None]:
@@ -258,47 +258,16 @@ class StatusApi:
         return web.Response(text=text, content_type="text/html")
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        self._set_gauges()
-        return web.Response(
-            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
-
-    def _set_gauges(self) -> None:
-        """Set what is read off the books; only the leader's figures are current."""
-        metrics, books, now = self._metrics, self._mirror.books, time.time()
-        for gauge in (metrics.pending, metrics.oldest, metrics.held, metrics.guaranteed,
-                      metrics.limit, metrics.share, metrics.gpu_hours,
-                      metrics.budget_used):  # fmt: skip
-            gauge.clear()
-        if not self._leads():
-            return
-        pending: Counter[tuple[str, str]] = Counter()
-        oldest: dict[tuple[str, str], float] = {}
-        for booking in books.waiting():
-            key = (booking.team, booking.work_class or "unclassified")
-            pending[key] += 1
-            oldest[key] = max(oldest.get(key, 0.0), now - booking.queued_at)
-        for key, count in pending.items():
-            metrics.pending.labels(*key).set(count)
-            metrics.oldest.labels(*key).set(oldest[key])
-        for (team, pool), milli in books.tally.pools.items():
-            if team:
-                metrics.held.labels(team, pool).set((milli + books.tally.surge[team, pool]) / 1000)
-        for team_, share in team_shares(self._watch, self._meter, now).items():
-            metrics.share.labels(team_).set(share)
-        for item in self._watch.teams.teams:
-            for pool in item.quotas:
-                guaranteed = item.quota(pool, now).guaranteed
-                metrics.guaranteed.labels(item.name, pool).set(guaranteed / 1000)
-                limit = item.limit(pool, now)
-                if limit is not None:
-                    metrics.limit.labels(item.name, pool).set(limit / 1000)
-            for state in budget_states(item, self._watch.policy, self._meter.spending, now):
-                amount = float(state.budget.amount)
-                used = float(state.spent) / amount if amount else 1.0
-                metrics.budget_used.labels(item.name, state.budget.text).set(used)
-        for (team, pool), reading in self._meter.readings(now).items():
-            metrics.gpu_hours.labels(team, pool).set(reading.total / 3_600_000)
+        # One after the other; and only the leader's figures are current.
+        async with self._scraping:
+            if self._leads():
+                await set_gauges(
+                    self._metrics, self._mirror.books, self._watch, self._meter, time.time()
+                )
+            else:
+                clear_gauges(self._metrics)
+            body = await asyncio.to_thread(generate_latest, self._registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _live(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
