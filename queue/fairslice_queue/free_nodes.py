@@ -29,10 +29,6 @@ class PodThere(Protocol):
     def ended(self) -> bool:
         """Whether it holds nothing any more."""
 
-    @property
-    def unschedulable(self) -> str:
-        """Why the kube-scheduler finds no node for it; empty if it has not said so."""
-
 
 @dataclass(slots=True)
 class _Used:
@@ -200,12 +196,10 @@ class FreeNodes:
         needs = self._needs_of(booking.id) or _NOTHING
         there: defaultdict[str, int] = defaultdict(int)
         missing = booking.pods - sum(booking.place.values())
-        if booking.place or missing:
+        if booking.place:
             for pod in self._pods_of(booking.id):
                 if pod.node and not pod.ended:
                     there[pod.node] += 1
-                elif pod.unschedulable and not pod.ended:
-                    missing -= 1  # it goes nowhere
         places = {
             node: _Placed(pods, max(0, pods - there.get(node, 0)))
             for node, pods in booking.place.items()

@@ -12,6 +12,7 @@ from fairslice_queue.facts import PodFacts, WorkloadFacts
 
 __all__ = [
     "LINGER_SECONDS",
+    "NOWHERE",
     "End",
     "Fix",
     "Keep",
@@ -25,6 +26,9 @@ __all__ = [
 # A StatefulSet's pod, or one of a Deployment with strategy Recreate, is deleted before its
 # successor is made; its units are kept this long for it.
 LINGER_SECONDS = 60.0
+
+# Where pods are that count, but for which no room is to be set aside.
+NOWHERE = ""
 
 # An elastic workload that runs for so long has as many pods as it wants.
 _SETTLING_SECONDS = 120.0
@@ -94,7 +98,7 @@ def _place(
 ) -> dict[str, int]:
     """Where the held pods are: actual nodes first, planned ones for pods yet to be bound.
 
-    Pods that nobody has found a node for since `stuck_since` are nowhere.
+    Pods that nobody has found a node for since `stuck_since` are NOWHERE.
     """
     actual: Counter[str] = Counter()
     for pod in live:
@@ -102,7 +106,11 @@ def _place(
             actual[pod.node] += _size(booking, pod)
     open_plan = Counter(planned) - actual
     missing = held - actual.total()
-    missing -= sum(_size(booking, pod) for pod in live if pod.is_stuck(stuck_since))
+    stuck = sum(_size(booking, pod) for pod in live if pod.is_stuck(stuck_since))
+    stuck = max(0, min(stuck, missing))
+    missing -= stuck
+    if stuck:
+        actual[NOWHERE] = stuck
     for node, count in open_plan.items():
         take = min(count, missing)
         if take > 0:

@@ -20,6 +20,7 @@ from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.holding_back import HoldingBack
 from fairslice_queue.ledger import LINGERS
 from fairslice_queue.newcomers import Newcomers
+from fairslice_queue.nodes_to_come import without_stand_ins
 from fairslice_queue.pushing import Pushing
 from fairslice_queue.reconcile import (
     LINGER_SECONDS,
@@ -106,6 +107,11 @@ class Reconciler:
                 seat.calls.forget(booking_id)
             return
         if booking.reason == LINGERS:
+            return
+        real = without_stand_ins(booking, seat.watch.inventory, seat.watch.policy)
+        if real is not None:
+            renamed = msgspec.structs.replace(booking, options=real)
+            await seat.ledger.adopt(seat.epoch, renamed)
             return
         if not booking.bound:
             await self._newcomers.confirm(booking, workload, pods)

@@ -22,6 +22,7 @@ from fairslice_queue.actions import Action, Release, Reserve
 from fairslice_queue.displacing import Displacing
 from fairslice_queue.keeping import Keeping
 from fairslice_queue.line import Row, Want
+from fairslice_queue.nodes_to_come import NodesToCome
 from fairslice_queue.openings import Openings
 from fairslice_queue.order import Order, Waiting
 from fairslice_queue.rights import Rights
@@ -72,6 +73,7 @@ class Round:
         self._looking_at: dict[Want, OrderKey] = {}
         self._news: set[Row] = set()
         self._keeping = Keeping(slate, self._room, now)
+        self._to_come = NodesToCome(scene, slate.holders)
         self._displacing = Displacing(slate, scene, self._room, self._tally, self._rights, now)
         self._openings = Openings(
             self.order, self._rights, self._tally, slate.holders, self._displacing.leaving, now
@@ -99,7 +101,10 @@ class Round:
                 if row.turns:
                     self._put(self.order.key(self._line.first(row)), _Step.PUSH, row)
             for want in self._line.wants:
-                if want.misfit is not None:
+                if want.misfit is not None and self._to_come.may_serve(want.sample.booking.options):
+                    want.misfit = None
+                    self._look_at(want)
+                elif want.misfit is not None:
                     self._look_beyond_room(want)
                 self._see_if_long(want)
         while self._agenda:
@@ -225,6 +230,8 @@ class Round:
             self._judge(row)
             return
         fit = self._keeping.place(item, want.open, row.key)
+        if not isinstance(fit, Placement):
+            fit = self._to_come.fit(item, want.open) or fit
         if isinstance(fit, Placement):
             yield self._release(item, team, fit)
             return

@@ -10,6 +10,7 @@ from msgspec import json
 from fairslice import stamps
 from fairslice.booking import State
 from fairslice_queue import reign
+from fairslice_queue.reconcile import NOWHERE
 
 from .world import World, job, node, pod, policy, team, world
 
@@ -23,7 +24,7 @@ def apart_from(app: str) -> dict[str, object]:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-NOWHERE = apart_from("shy")
+NO_NODE = apart_from("shy")
 
 
 @pytest_asyncio.fixture
@@ -55,7 +56,7 @@ def history(box: World, kind: str, name: str, namespace: str) -> dict[str, objec
 
 async def test_a_job_that_finds_no_node_is_back_in_line_and_leaves_its_room(box: World) -> None:
     lost = job("lost", gpus=2, seconds=None)
-    lost["spec"]["template"]["spec"]["affinity"] = NOWHERE
+    lost["spec"]["template"]["spec"]["affinity"] = NO_NODE
     await box.create(lost, "nlp")
     await box.until(lambda: box.state_of("lost") is State.RELEASED)
     await box.create(job("next", gpus=2, seconds=None), "cv")
@@ -78,7 +79,7 @@ async def test_the_pause_doubles_from_one_failure_to_the_next(
 ) -> None:
     monkeypatch.setattr("fairslice_queue.holding_back._FIRST_SECONDS", 0.5)
     lost = job("lost", gpus=2, seconds=None)
-    lost["spec"]["template"]["spec"]["affinity"] = NOWHERE
+    lost["spec"]["template"]["spec"]["affinity"] = NO_NODE
     await box.create(lost, "nlp")
 
     def failed(times: int) -> bool:
@@ -92,7 +93,7 @@ async def test_the_pause_doubles_from_one_failure_to_the_next(
 
 
 async def test_a_pod_that_asks_to_be_made_again_is_back_in_line_too(box: World) -> None:
-    await box.create(pod("nb", gpus=2, restart=True, affinity=NOWHERE), "nlp")
+    await box.create(pod("nb", gpus=2, restart=True, affinity=NO_NODE), "nlp")
     await box.create(job("next", gpus=2, seconds=None), "cv")
     await box.until(lambda: box.running() == {"shy", "next"}, 15.0)
     made = await box.until(
@@ -108,13 +109,13 @@ async def test_a_pod_that_asks_to_be_made_again_is_back_in_line_too(box: World) 
 
 
 async def test_a_pod_that_can_not_be_made_again_keeps_no_room_but_counts(box: World) -> None:
-    await box.create(pod("stray", gpus=2, affinity=NOWHERE), "nlp")
+    await box.create(pod("stray", gpus=2, affinity=NO_NODE), "nlp")
     await box.until(lambda: box.state_of("stray") is State.RELEASED)
     await box.create(job("next", gpus=2, seconds=None), "cv")
     await box.until(lambda: box.running() == {"shy", "next"}, 15.0)
     booking = box.booking_of("stray")
     assert booking is not None
-    assert (booking.state, booking.place) == (State.RELEASED, {})
+    assert (booking.state, booking.place) == (State.RELEASED, {NOWHERE: 1})
     await box.until(lambda: "no node takes this pod" in box.note("Pod", "stray", "nlp"))
     # It may come to run at any moment: what its team may hold is not given away.
     await box.create(job("more", gpus=2, seconds=None), "nlp")
