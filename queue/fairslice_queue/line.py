@@ -183,7 +183,8 @@ class Line:
     """All waiting work, by id; the rows of each team; the wants by what they want."""
 
     def __init__(self) -> None:
-        self._items: dict[str, tuple[Waiting, Row]] = {}
+        self._items: dict[str, Waiting] = {}
+        self._row_of: dict[str, Row] = {}
         self._rows: dict[str, dict[_RowKey, Row]] = {}
         self._wants: dict[tuple[bytes, tuple[int, ...]], Want] = {}
         self._by_offer: defaultdict[str, set[Want]] = defaultdict(set)
@@ -207,16 +208,15 @@ class Line:
 
     def get(self, booking_id: str) -> Waiting | None:
         """Find waiting work."""
-        found = self._items.get(booking_id)
-        return found[0] if found is not None else None
+        return self._items.get(booking_id)
 
     def row_of(self, booking_id: str) -> Row:
         """Return the row in which work stands."""
-        return self._items[booking_id][1]
+        return self._row_of[booking_id]
 
     def first(self, row: Row) -> Waiting:
         """Return the work of a row that goes first."""
-        return self._items[row.first][0]
+        return self._items[row.first]
 
     def rows_of(self, team: str) -> Iterable[Row]:
         """All rows of a team, in no order."""
@@ -241,8 +241,8 @@ class Line:
         row = rows.get(key)
         turn = _turn(item)
         known = self._items.get(booking.id)
-        if known is not None and known[1] is row and _turn(known[0]) == turn:
-            self._items[booking.id] = (item, row)
+        if known is not None and self._row_of[booking.id] is row and _turn(known) == turn:
+            self._items[booking.id] = item
             return None
         if known is not None:
             self.drop(booking.id)
@@ -251,15 +251,15 @@ class Line:
         if row is None:
             row = rows[key] = Row(booking.team, idle=idle)
         insort(row.turns, turn)
-        self._items[booking.id] = (item, row)
-        return row if row.turns[0] is turn or row.first == booking.id else None
+        self._items[booking.id], self._row_of[booking.id] = item, row
+        return row if row.first == booking.id else None
 
     def drop(self, booking_id: str) -> Row | None:
         """Take work out; return the row whose place is to be found anew, if any is left."""
-        found = self._items.pop(booking_id, None)
-        if found is None:
+        item = self._items.pop(booking_id, None)
+        if item is None:
             return None
-        item, row = found
+        row = self._row_of.pop(booking_id)
         index = bisect_left(row.turns, _turn(item))
         del row.turns[index]
         if row.turns:
@@ -312,7 +312,7 @@ class Line:
         """List a team's work in its own order, all of it or the first so many."""
 
         def keys(row: Row) -> Iterator[TeamKey]:
-            return (order.in_team(self._items[turn[2]][0]) for turn in row.turns)
+            return (order.in_team(self._items[turn[2]]) for turn in row.turns)
 
         merged = heapq.merge(*(keys(row) for row in self.rows_of(team)))
         return [key.name for key in islice(merged, most)]

@@ -1,8 +1,9 @@
 """In which order waiting work is looked at (DESIGN §3, Order)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from fairslice.booking import Booking
 from fairslice.fairshare import OrderKey, order_key, passes
@@ -19,8 +20,7 @@ _PINNED = 10_000_000_000
 _AGED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True, gc=False):
     """A booking in line. `shape` is equal for requests that fit on the same nodes.
 
     `blocked` says why it is not looked at at all; `not_before` keeps work back after a failed

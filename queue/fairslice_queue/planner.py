@@ -110,11 +110,7 @@ class Planner:
 
     def lifted(self) -> set[str]:
         """Name the first of each kind of work that goes before better classes."""
-        line, order = self._slate.line, self._order
-        if order is None:
-            return set()
-        rows = (row for team in line.teams for row in line.rows_of(team))
-        return {row.first for row in rows if order.lifts(line.first(row))}
+        return {row.first for row in self._slate.lifted if row.turns}
 
     @property
     def kept(self) -> dict[str, Reserve]:

@@ -49,7 +49,7 @@ def join_groups(waiting: Iterable[Waiting], members_of: MembersOf, shape_of: Sha
         if gang is None:
             name = group.rpartition("/")[2]
             blocked = why or messages.group_mixed(name)
-            line += [replace(item, blocked=blocked) for item in items]
+            line += [structs.replace(item, blocked=blocked) for item in items]
             continue
         line.append(gang)
         members[gang.booking.id] = tuple(item.booking for item in items)
@@ -102,7 +102,7 @@ def _joined(items: Sequence[Waiting], shape_of: ShapeOf) -> Waiting | None:
         for item, size in zip(items, sizes, strict=True)
     ]
     needs = gang_needs(sets)
-    return replace(
+    return structs.replace(
         first,
         booking=booking,
         needs=needs,

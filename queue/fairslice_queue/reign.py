@@ -6,6 +6,7 @@ the patch.
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -171,7 +172,7 @@ class Reign:
         self._newcomers.look_at_all()
 
     async def _work(self) -> None:
-        seat, ended = self._seat, 0.0
+        seat, ended, first = self._seat, 0.0, True
         while True:
             await seat.watch.changed.wait()
             await asyncio.sleep(ended + _BREATH_SECONDS - time.perf_counter())
@@ -188,6 +189,11 @@ class Reign:
                 agreed = True
             ended = time.perf_counter()
             seat.metrics.round_seconds.observe(ended - started)
+            if first:
+                # Most of what there is now stays; going through it again and again for garbage
+                # would hold up decisions for tens of milliseconds.
+                gc.freeze()
+                first = False
             if not agreed:
                 await asyncio.sleep(_REFUSAL_SECONDS)
                 seat.watch.changed.set()

@@ -134,6 +134,8 @@ class Round:
         item = self._line.first(row)
         team = self._scene.teams.named(row.team)
         was_capped = row.capped
+        if self.order.lifts(item):
+            self._slate.lifted.add(row)
         if row.idle or team is None:
             self._line.place(row, (), None, entitled=False)
         else:

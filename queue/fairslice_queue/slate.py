@@ -35,9 +35,9 @@ class Slate:
 
     `claims` are kept for those whose victims leave, `kept` for those who waited long; `notes`
     say so to them. `unlent` are rows that may not borrow more, by pool; `own` those whose own
-    team's lesser work may give way; `worn` don't fit, but maybe for another reason. `rows` and
-    `nodes` are to be looked at in the next round; `teams` are those whose work may stand
-    elsewhere than it was told, or for another reason.
+    team's lesser work may give way; `lifted` go before better classes; `worn` don't fit, but
+    maybe for another reason. `rows` and `nodes` are to be looked at in the next round; `teams`
+    are those whose work may stand elsewhere than it was told, or for another reason.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,7 @@ class Slate:
         self.unlent: defaultdict[str, set[Row]] = defaultdict(set)
         self.own: set[Row] = set()
         self.worn: set[Want] = set()
+        self.lifted: set[Row] = set()
         self.rows: set[Row] = set()
         self.nodes: set[str] = set()
         self.teams: set[str] = set()
@@ -96,6 +97,7 @@ class Slate:
     def forget(self, row: Row) -> None:
         """Drop what is remembered of how a row was judged."""
         self.own.discard(row)
+        self.lifted.discard(row)
         for rows in self.unlent.values():
             rows.discard(row)
 
