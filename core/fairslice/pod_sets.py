@@ -286,7 +286,13 @@ def train_job_sets(obj: _Object) -> Iterator[FoundSet]:
     spec = _child(obj, "", "spec")
     trainer = _child(spec, "/spec", "trainer")
     resources = _child(trainer, "/spec/trainer", "resourcesPerNode")
-    template = {"spec": {"containers": [{"name": "node", "resources": resources}]}}
+    # Which taints its pods bear stands in the runtime: the kube-scheduler will see to them.
+    template = {
+        "spec": {
+            "containers": [{"name": "node", "resources": resources}],
+            "tolerations": [{"operator": "Exists"}],
+        }
+    }
     patches = list(_items(spec, "/spec", "runtimePatches"))
     own = next((n for n, (_, item) in enumerate(patches) if item.get("manager") == PATCH_OWNER), -1)
     entry = f"/spec/runtimePatches/{own if own >= 0 else len(patches)}"

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from fairslice.kube.objects import Job
+from fairslice.kube.objects import Job, Taint
+from fairslice.node_selection import untolerated
 from fairslice.requests import read_pod
 from fairslice.workloads import ADAPTERS, WorkloadError, adapter_for, held_pods
 
@@ -160,7 +161,11 @@ def test_a_train_job_counts_nodes_and_its_pods_are_annotated_through_its_runtime
     assert _sets("trainer.kubeflow.org/v1alpha1", "TrainJob", spec) == [("/spec/trainer", 2, 2, 8)]
     adapter = adapter_for("trainer.kubeflow.org/v1alpha1", "TrainJob")
     assert adapter is not None
-    holder = adapter.pod_sets({"spec": spec})[0].holder
+    (found,) = adapter.pod_sets({"spec": spec})
+    holder = found.holder
+    # Its runtime, which is not read, says which taints its pods bear.
+    taint = Taint(key="gpu", effect="NoSchedule")
+    assert untolerated((taint,), found.template.spec.tolerations or ()) is None
     assert holder.startswith("/spec/runtimePatches/0/trainingRuntimeSpec/template/")
 
 

@@ -113,6 +113,23 @@ async def test_node_constraints_leave_placement_to_the_queue(cluster: MakeCluste
     assert (await place.create(asked)).spec["suspend"] is True
 
 
+@pytest.mark.parametrize(
+    ("toleration", "waits"),
+    [
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, False),
+        ({"operator": "Exists"}, False),
+        ({"key": "team", "operator": "Equal", "value": "nlp"}, True),
+    ],
+)
+async def test_only_unusual_taints_leave_placement_to_the_queue(
+    cluster: MakeCluster, toleration: dict[str, str], waits: bool
+) -> None:
+    place = await cluster()
+    asked = job()
+    asked["spec"]["template"]["spec"]["tolerations"] = [toleration]
+    assert (await place.create(asked)).spec["suspend"] is waits
+
+
 async def test_a_job_that_its_user_suspends_is_held_without_a_booking(
     cluster: MakeCluster,
 ) -> None:

@@ -274,8 +274,10 @@ def is_constrained(spec: PodSpec) -> bool:
         )
     ):
         return True
+    # Without a key it bears every taint, and goes wherever there is room.
     return any(
-        not toleration.key.startswith(_USUAL_TOLERATIONS) for toleration in spec.tolerations or ()
+        toleration.key and not toleration.key.startswith(_USUAL_TOLERATIONS)
+        for toleration in spec.tolerations or ()
     )
 
 
