@@ -111,7 +111,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def _bench(report: Report) -> AsyncIterator[Bench]:
+async def _bench(report: Report, workers: int) -> AsyncIterator[Bench]:
     certificate = Certificate.make()
     with tempfile.TemporaryDirectory(prefix="fairslice-bench-") as directory:
         async with EmbeddedRedis(Path(directory) / "redis") as server:
@@ -119,7 +119,7 @@ async def _bench(report: Report) -> AsyncIterator[Bench]:
             servers: dict[Part, Served] = {}
             try:
                 for part in Part:
-                    servers[part] = await Served.start(part, certificate, server.url, core)
+                    servers[part] = await Served.start(part, certificate, server.url, core, workers)
                 async with RedisConnection.parse(server.url) as redis:
                     bench = Bench(servers, redis, certificate, find_reviews(), report)
                     await bench.clear_books()
@@ -149,7 +149,7 @@ async def _throughput(bench: Bench, seconds: float, rounds: int) -> None:
     """Closed loop, 16 connections, in turn floor and each kind of review."""
     floors = {
         "floor": Part.FLOOR,
-        f"floor of {usual_count()} processes": Part.FLOORS,
+        f"floor of {len(bench.servers[Part.FLOORS].processes)} processes": Part.FLOORS,
         "floor on asyncio's own loop": Part.STOCK,
         "floor without routing": Part.BARE,
     }
@@ -283,10 +283,11 @@ async def run(options: argparse.Namespace) -> Report:
     parts = options.only or _PARTS
     if "decide" in parts:
         _decide(find_reviews(), report)
-    async with _bench(report) as bench:
+    async with _bench(report, options.workers) as bench:
         report.note(f"reviews: {bench.reviews.source}; {TEAMS} teams, {NODES} nodes")
         report.note("floor: an aiohttp application on TLS and uvloop, body read, constant reply")
-        report.note(f"webhook: {usual_count()} processes, as by default here")
+        usual = "as by default here" if options.workers == usual_count() else "as was asked for"
+        report.note(f"webhook: processes: {options.workers}, {usual}")
         if "throughput" in parts:
             await _throughput(bench, options.seconds, options.rounds)
         if "latency" in parts:
@@ -307,6 +308,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of closed loop")
     parser.add_argument("--minutes", type=float, default=1.0, help="memory is watched so long")
+    parser.add_argument(
+        "--workers", type=int, default=usual_count(), help="processes of the webhook"
+    )
     options = parser.parse_args()
     asyncio.run(run(options)).show(options.output)
 

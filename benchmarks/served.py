@@ -4,7 +4,7 @@
 route. `floors` is as many of it, on one port, as the webhook has processes; `stock` is the same as
 `floor` on asyncio's own event loop instead of uvloop, as aiohttp runs by itself; `bare` is on
 uvloop without application and routing, the least that aiohttp can do. `webhook` is the webhook
-itself with its ledger, of as many processes as by default; its view stands still, for watches
+itself with its ledger, of as many processes as is said; its view stands still, for watches
 are not what is measured.
 """
 
@@ -39,7 +39,6 @@ from fairslice_webhook.figures import page
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.review import MAX_BODY_BYTES, encode_response
 from fairslice_webhook.server import HealthServer, WebhookServer
-from fairslice_webhook.workers import usual_count
 
 from .measuring import cpu_seconds, peak_mib, resident_mib
 from .scenery import view
@@ -108,10 +107,15 @@ class Served:
 
     @classmethod
     async def start(
-        cls, part: Part, certificate: Certificate, redis_url: str, core: int | None
+        cls,
+        part: Part,
+        certificate: Certificate,
+        redis_url: str,
+        core: int | None,
+        workers: int,
     ) -> "Served":
         """Start a part, and wait until it listens. One process alone is pinned to the core."""
-        count = usual_count() if part in _SEVERAL else 1
+        count = workers if part in _SEVERAL else 1
         served = cls([], 0, [])
         for _ in range(count):
             order = _Order(
