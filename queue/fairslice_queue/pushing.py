@@ -21,7 +21,7 @@ _CLAIM_SECONDS = 5.0  # a claim whose victims have gone and that still doesn't f
 
 @dataclass(slots=True)
 class _Notice:
-    """A victim that has been warned: who goes, for whom, when (Unix seconds)."""
+    """A victim that has been warned: who goes, for whom, when (monotonic seconds)."""
 
     action: Preempt
     due: float
@@ -80,7 +80,8 @@ class Pushing:
         if action.victim in self._notices:
             return
         due = now + action.notice
-        self._notices[action.victim] = _Notice(action, due)
+        # Whatever becomes of the clock meanwhile.
+        self._notices[action.victim] = _Notice(action, time.monotonic() + action.notice)
         if action.notice:
             self._seat.calls.start(action.victim, self._warn(action, due))
         else:
@@ -106,7 +107,7 @@ class Pushing:
         """Push out those whose notice has run out."""
         seat = self._seat
         for victim, notice in list(self._notices.items()):
-            if now < notice.due or victim in seat.calls.busy:
+            if time.monotonic() < notice.due or victim in seat.calls.busy:
                 continue
             del self._notices[victim]
             booking = seat.mirror.books.get(victim)
@@ -231,7 +232,7 @@ class Pushing:
             if time.monotonic() - eviction.since > seat.watch.policy.evict_grace:
                 await seat.actor.delete("Pod", pod.namespace, pod.name, pod.uid, eviction.grace)
 
-    def void_claims(self, now: float) -> None:
+    def void_claims(self) -> None:
         """Give up claims that their victims' leaving did not fulfil."""
         books = self._seat.mirror.books
         for booking_id, claim in list(self._claims.items()):
@@ -241,8 +242,8 @@ class Pushing:
             elif any(self._still_holds(victim) for victim in claim.victims):
                 claim.empty_since = 0.0
             elif not claim.empty_since:
-                claim.empty_since = now
-            elif now - claim.empty_since > _CLAIM_SECONDS:
+                claim.empty_since = time.monotonic()
+            elif time.monotonic() - claim.empty_since > _CLAIM_SECONDS:
                 del self._claims[booking_id]
 
     def _still_holds(self, victim: str) -> bool:

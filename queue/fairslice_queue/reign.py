@@ -237,7 +237,7 @@ class Reign:
         if thorough:
             await self._publishing.tell_lifted(planner.lifted())
         self._tell()
-        self._pushing.void_claims(now)
+        self._pushing.void_claims()
         return agreed
 
     def _scene(self, now: float, *, thorough: bool) -> Scene:
