@@ -172,7 +172,7 @@ class ClusterMachine(RuleBasedStateMachine):
         name = owners[0]["name"] if owners else found["metadata"]["name"]
         work = self.works.get(name)
         self.story.append(f"a pod of {name} {'succeeds' if well else 'fails'}")
-        if work is not None and (not well or work.kind == "Pod"):
+        if work is not None and not work.ended and (not well or work.kind == "Pod"):
             work.ended = "ended" if well else "failed"
         await self._write_end(found, well)
 
