@@ -50,7 +50,10 @@ def compiles(expression: str) -> None:
 
 def evaluate(expression: str, data: Mapping[str, Any]) -> Any:
     """Evaluate an expression to a plain value. Raises CelError."""
-    result = _compile(expression).eval(data=data)
+    try:
+        result = _compile(expression).eval(data=data)
+    except RuntimeError as error:
+        raise CelError(str(error)) from error
     if result.type() == cel.Type.ERROR:
         raise CelError(_reworded(str(result.value())))
     return result.plain_value()

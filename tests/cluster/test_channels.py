@@ -1,6 +1,7 @@
 """Every way to see a GPU that one does not hold, tried on a real API server."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 
@@ -27,8 +28,11 @@ _PEEPING = [
     {"name": _SEEN, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
 ]
 _GOOD_TIME = 5.0
-# What conditions, hiding and webhook may add to a request that is absurd by itself, in seconds.
-_ADDED = {"real": 1.5, "sandbox": _GOOD_TIME}
+# What an API server's own search may take.
+_SEARCH_TIME = 1.5
+_SEARCHED = re.compile(
+    r"^apiserver_admission_match_condition_evaluation_seconds_sum\{.*fairslice.*\} (\S+)$", re.M
+)
 
 
 def _with_env(obj: Obj, env: list[Obj]) -> Obj:
@@ -229,14 +233,29 @@ async def test_where_devices_come_by_other_means_every_container_is_void(
     await eventually("the strategy is in force", env, lambda found: found == _VOID, within=10)
 
 
-async def _timed(scene: Scene, asked: Obj) -> tuple[Obj, float]:
-    """Try a creation twice; return what came of it, and how long the shorter one took."""
-    taken = []
+async def _check_cost(scene: Scene, asked: Obj) -> Obj:
+    """Try a creation twice, and fail if both take too long; return what came of it."""
+    searches, taken = [], []
     for _ in range(2):
-        started = time.monotonic()
+        before, started = await _searched(scene), time.monotonic()
         made = (await scene.api.create(asked, dry_run=True)).obj
         taken.append(time.monotonic() - started)
-    return made, min(taken)
+        searches.append(await _searched(scene) - before)
+    assert min(searches) < _SEARCH_TIME
+    # Nothing of this namespace is sent, or looked at.
+    elsewhere = {**asked, "metadata": {**asked["metadata"], "namespace": "kube-system"}}
+    started = time.monotonic()
+    await scene.api.create(elsewhere, dry_run=True)
+    assert min(taken) - (time.monotonic() - started) < _GOOD_TIME
+    return made
+
+
+async def _searched(scene: Scene) -> float:
+    """Read how long the API server has evaluated our conditions, where it tells."""
+    if scene.target.name != "real":
+        return 0.0
+    text = (await scene.api.call("GET", "/metrics")).obj["message"]
+    return sum(map(float, _SEARCHED.findall(text)))
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
@@ -252,11 +271,7 @@ async def test_fifty_thousand_variables_are_answered_in_good_time(scene: Scene, 
     )
     for obj in asked:
         # Half the size of what the store takes, and each name many times over.
-        made, seconds = await _timed(scene, obj)
-        # Nothing of this namespace is sent, or looked at.
-        elsewhere = {**obj, "metadata": {**obj["metadata"], "namespace": "kube-system"}}
-        _, without = await _timed(scene, elsewhere)
-        assert seconds - without < _ADDED[scene.target.name], (seconds, without)
+        made = await _check_cost(scene, obj)
         if obj["kind"] == "Pod":
             left = {(item["name"], item["value"]) for item in made["spec"]["containers"][0]["env"]}
             assert left == {("OTHER", "all"), *([] if gpus else [(_SEEN, "void")])}
@@ -284,6 +299,8 @@ async def test_absurd_metadata_is_answered_in_good_time(scene: Scene) -> None:
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_as_many_templates_as_are_searched_are_answered_in_good_time(scene: Scene) -> None:
     """Up to each size guard at once: what the conditions cost most for."""
+    if scene.target.name != "real":
+        pytest.skip("the sandbox's expressions may go through fewer items than an API server's")
     await scene.node(a100(1))
     team = await scene.team("nlp", {"a100": ("1", "1")})
     amounts = {f"a/{number}": "1" for number in range(32)}
@@ -296,7 +313,4 @@ async def test_as_many_templates_as_are_searched_are_answered_in_good_time(scene
     del asked["metadata"]["labels"]
     first["template"]["spec"]["template"]["spec"]["containers"] = containers
     asked["spec"]["replicatedJobs"] = [{**first, "name": f"r{number}"} for number in range(32)]
-    _, seconds = await _timed(scene, asked)
-    elsewhere = {**asked, "metadata": {**asked["metadata"], "namespace": "kube-system"}}
-    _, without = await _timed(scene, elsewhere)
-    assert seconds - without < _ADDED[scene.target.name], (seconds, without)
+    await _check_cost(scene, asked)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 from msgspec import json
@@ -18,17 +18,9 @@ from fairslice.redis_embedded import EmbeddedRedis
 from .processes import Program, Result, command, free_port, frozen, run_command
 from .waiting import eventually
 
-__all__ = ["Fairslice", "Replica"]
+__all__ = ["Fairslice"]
 
 _LOGGING = {"FAIRSLICE_LOG_FORMAT": "plain", "FAIRSLICE_LOG_LEVEL": "debug"}
-
-
-class Replica(NamedTuple):
-    """One of several webhooks, and where it is."""
-
-    program: Program
-    port: int
-    health: str
 
 
 class Fairslice:
@@ -49,16 +41,6 @@ class Fairslice:
         self.webhook = self._program("webhook", directory)
         self.queue = self._program("queue", directory)
         self.all_in_one = self._program("all", directory)
-
-    def replica(self, name: str, directory: Path, base: str) -> "Replica":
-        """Another webhook that the API server finds, as others, under this base URL."""
-        port, health = free_port(), f"127.0.0.1:{free_port()}"
-        argv = (
-            *(command("fairslice"), "serve", "webhook", "--kubeconfig", self.kubeconfig),
-            *("--listen", f"127.0.0.1:{port}", "--advertise", base, "--health-listen", health),
-            *("--redis-url", self._redis_url, "--data-dir", str(directory / name)),
-        )
-        return Replica(Program(name, argv, directory / f"{name}.log", _LOGGING), port, health)
 
     def _program(self, part: str, directory: Path) -> Program:
         argv = [
