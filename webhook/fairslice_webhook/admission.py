@@ -111,7 +111,7 @@ class Admission:
         case = _Case(review, view, phase, call, within, started, template)
         if template is not None:
             if template.answer is not None:
-                return self._repeat(case, template.answer)
+                return self._give(case, template.answer)
             if template.request is not None:
                 return self._book_alike(case, template, template.wish(review, call))
         decision = case.decide()
@@ -120,9 +120,10 @@ class Admission:
         if decision.denial is not None and decision.denial.unseen:
             return self._look_again(case)
         answer = self._tried(review, decision)
-        if template is not None:
-            template.learn_answer(view, call, answer)
-        return self._final(case, answer)
+        written = Written.of(answer)
+        if template is not None and written is not None:
+            template.answered(call, written)
+        return self._final(case, answer, written)
 
     async def answer(self, body: bytes, view: View, phase: Phase, within: float) -> bytes:
         """Answer a review within so many seconds of now.
@@ -147,7 +148,7 @@ class Admission:
         if isinstance(outcome, Outcome):
             written = template.conclusion(request, outcome)
             if written is not None:
-                return self._repeat(case, written)
+                return self._give(case, written)
         # It did not go as with the others: now the whole decision is needed.
         wish = case.decide()
         assert isinstance(wish, Book)
@@ -157,10 +158,15 @@ class Admission:
         if isinstance(outcome, _Away):
             return self._final(case, self._tried(case.review, without_ledger(wish)))
         answer = self._tried(case.review, conclude(wish, outcome))
-        template = case.template
-        if template is not None and isinstance(wish, Book) and isinstance(outcome, Outcome):
-            template.learn_booking(case.view, case.call, wish, outcome, answer)
-        return self._final(case, answer)
+        written = Written.of(answer)
+        if (
+            case.template is not None
+            and written is not None
+            and isinstance(wish, Book)
+            and isinstance(outcome, Outcome)
+        ):
+            case.template.booked(case.call, wish.request, outcome, written)
+        return self._final(case, answer, written)
 
     async def _look_again(self, case: _Case) -> bytes:
         """Decide anew on newer views: what came just before may not have been seen yet."""
@@ -240,7 +246,10 @@ class Admission:
             return Answer(denial=Denial(messages.patch_inapplicable(), 500, "InternalError"))
         return answer
 
-    def _final(self, case: _Case, answer: Answer) -> bytes:
+    def _final(self, case: _Case, answer: Answer, written: Written | None = None) -> bytes:
+        """Count an answer and send it; `written` if it is so already."""
+        if written is not None:
+            return self._give(case, written)
         for record in answer.records:
             self._metrics.audit.labels(record.feature, record.outcome).inc()
         # A dry run leaves no trace.
@@ -258,8 +267,8 @@ class Admission:
             message=denial.message if denial is not None else "",
         )
 
-    def _repeat(self, case: _Case, written: Written) -> bytes:
-        """Give an answer that others of the template were given; it was tried with them."""
+    def _give(self, case: _Case, written: Written) -> bytes:
+        """Count and give an answer that is written, for this object or for others like it."""
         self._count(case, "patched" if written.patch else "allowed")
         return encode_passed(case.review.uid, written.patch, written.warnings)
 

@@ -1,11 +1,11 @@
 """What was decided about a template, for all that is made from it within the same minute.
 
 A Deployment's pods, a sweep's Jobs, a class's notebooks come in bursts and differ in nothing
-that is decided on: only in their names, and in what the API server adds at random. What comes
-the second time is decided on once as a template, nameless, and from then on only the name, the
-ids and the time are filled in. Nothing is kept that doesn't prove to be, so filled in, just
-what was decided afresh; and nothing longer than the view it rests on, or the minute: whatever
-changes with time (loans, quotas by the hour, budgets) changes on a whole one.
+that is decided on: only in their names, and in what the API server adds at random. When one of
+them comes the second time, they are decided on as a template, nameless; and if name, ids and
+time filled in make of it just what was answered to the first, no other is decided on by itself.
+Nothing is kept longer than the view it rests on, or the minute: whatever changes with time
+(loans, quotas by the hour, budgets) changes on a whole one.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fairslice_queue.ledger import BookRequest, Outcome, Verdict
 from fairslice_webhook.decide import Phase, conclude, decide
-from fairslice_webhook.decision import Answer, Book, Decision
+from fairslice_webhook.decision import Answer, Book
 from fairslice_webhook.review import GroupVersionKind, Review, UserInfo
 from fairslice_webhook.view import Call, View
 
@@ -25,7 +25,6 @@ __all__ = ["Template", "Templates", "Written"]
 
 _MAX_BYTES = 16 * 1024
 _MAX_TEMPLATES = 1024
-_MAX_SEEN = 4096
 
 _NAME = "fairslice-template"
 # An id that nobody has, found again in a patch as text.
@@ -60,14 +59,25 @@ class Written:
         return Written(self.patch.replace(_BOOKING.encode(), booking.encode()), self.warnings)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What was answered to one object: at once, or after its wish to book came to an outcome."""
+
+    call: Call
+    written: Written
+    request: BookRequest | None = None
+    outcome: Outcome | None = None
+
+
 @dataclass(slots=True)
 class Template:
     """Objects alike. `request` and `answers` (by option) if they are booked, else `answer`.
 
-    `unlike` says that they turned out to be decided on differently.
+    `last` is one of them that nothing was learnt from yet; `unlike` says that nothing could be.
     """
 
     review: Review
+    last: _Answered | None = None
     unlike: bool = False
     answer: Written | None = None
     request: BookRequest | None = None
@@ -85,89 +95,90 @@ class Template:
             return None
         return found.with_id(outcome.id)
 
-    def learn_answer(self, view: View, call: Call, fresh: Answer) -> None:
-        """Learn what was answered, without the ledger, to one of them."""
-        if self.unlike:
-            return
-        decided, written = self._decided(view, call), Written.of(fresh)
-        self.unlike = True
-        if isinstance(decided, Answer) and written and Written.of(decided) == written:
-            self.answer = written
-            self.unlike = False
+    def answered(self, call: Call, written: Written) -> None:
+        """Note what was answered to one of them without the ledger."""
+        if not self.unlike:
+            self.last = _Answered(call, written)
 
-    def learn_booking(
-        self,
-        view: View,
-        call: Call,
-        wish: Book,
-        outcome: Outcome,
-        fresh: Answer,
-    ) -> None:
-        """Learn how one of them wished to book, and what the ledger's answer came to."""
-        if self.unlike or not _is_plain(outcome, wish.request):
+    def booked(self, call: Call, request: BookRequest, outcome: Outcome, written: Written) -> None:
+        """Note what was answered to one of them that was booked."""
+        if not self.unlike and _is_plain(outcome, request):
+            self.last = _Answered(call, written, request, outcome)
+
+    def learn(self, view: View) -> None:
+        """Decide on all of them, and keep that if it is what was answered to the last."""
+        last, self.last = self.last, None
+        if last is None:
             return
-        decided = self._decided(view, call)
-        self.unlike = True
-        if not isinstance(decided, Book):
-            return
-        if _filled(decided.request, wish.request.booking.ref.name, call) != wish.request:
-            return
+        nameless = Call(now=last.call.now, booking=_BOOKING, pod="p" + _BOOKING[1:])
+        decided = decide(self.review, view, nameless, Phase.MUTATE)
+        if isinstance(decided, Book):
+            self.unlike = not self._learn_booking(decided, last)
+        elif isinstance(decided, Answer) and Written.of(decided) == last.written:
+            self.answer = last.written
+        else:
+            self.unlike = True
+
+    def _learn_booking(self, decided: Book, last: _Answered) -> bool:
+        request, outcome = last.request, last.outcome
+        if request is None or outcome is None:
+            return False
+        if _filled(decided.request, request.booking.ref.name, last.call) != request:
+            return False
         option = decided.request.booking.options[outcome.chosen]
-        alike = replace(outcome, id=_BOOKING, option=option)
-        written = Written.of(conclude(decided, alike))
-        if written is not None and written.with_id(outcome.id) == Written.of(fresh):
-            self.request = decided.request
-            self.answers[outcome.chosen] = written
-            self.unlike = False
-
-    def _decided(self, view: View, call: Call) -> Decision:
-        nameless = Call(now=call.now, booking=_BOOKING, pod="p" + _BOOKING[1:])
-        return decide(self.review, view, nameless, Phase.MUTATE)
+        concluded = Written.of(conclude(decided, replace(outcome, id=_BOOKING, option=option)))
+        if concluded is None or concluded.with_id(outcome.id) != last.written:
+            return False
+        self.request = decided.request
+        self.answers[outcome.chosen] = concluded
+        return True
 
 
 class Templates:
-    """The templates of this minute."""
+    """The templates of this minute: those known, and those of which one came so far."""
 
     def __init__(self) -> None:
         self._view: View | None = None
         self._minute = 0
-        self._seen: set[int] = set()
         self._known: dict[_Key, Template] = {}
+        self._new: dict[_Key, Template] = {}
 
     def __len__(self) -> int:
-        """Say how many are known."""
-        return len(self._known)
+        """Say how many there are."""
+        return len(self._known) + len(self._new)
 
     def of(self, review: Review, view: View, call: Call, phase: Phase) -> Template | None:
-        """Find what an object is made from, if such came before; it may yet have to be learnt."""
+        """Find what an object may be made from; None for what doesn't repeat."""
         minute = int(call.now // 60)
         if view is not self._view or minute != self._minute:
             self._view, self._minute = view, minute
-            self._seen.clear()
             self._known.clear()
+            self._new.clear()
         if phase is not Phase.MUTATE or review.operation != "CREATE" or review.dry_run:
             return None
-        if review.sub_resource:
-            return None
-        shape = _shape(review)
+        shape = _shape(review) if not review.sub_resource else None
         if shape is None:
             return None
         key = (review.kind, review.namespace, review.user_info, shape)
         found = self._known.get(key)
-        if found is not None:
-            return found
-        mark = hash(key)
-        if mark not in self._seen:
-            if len(self._seen) >= _MAX_SEEN:
-                self._seen.clear()
-            self._seen.add(mark)
-            return None
-        if len(self._known) >= _MAX_TEMPLATES:
-            self._known.clear()
-        name = _NAME if review.name else ""
-        found = Template(replace(review, uid="", name=name, object=Raw(shape)))
-        self._known[key] = found
+        if found is None:
+            found = self._new.get(key)
+            if found is None:
+                name = _NAME if review.name else ""
+                found = Template(replace(review, uid="", name=name, object=Raw(shape)))
+                _keep(self._new, key, found)
+            elif found.last is not None:
+                del self._new[key]
+                _keep(self._known, key, found)
+        if found.last is not None:
+            found.learn(view)
         return found
+
+
+def _keep(templates: dict[_Key, Template], key: _Key, template: Template) -> None:
+    if len(templates) >= _MAX_TEMPLATES:
+        templates.clear()
+    templates[key] = template
 
 
 def _shape(review: Review) -> bytes | None:
