@@ -7,11 +7,11 @@ guarantees before what is borrowed). What says that it ends before they are need
 meanwhile.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fairslice.fairshare import OrderKey
-from fairslice.placement import Misfit, NodeState, Placement, place
+from fairslice.placement import GangNeeds, Misfit, NodeState, Placement, fits_on, place
 from fairslice_queue.actions import Reserve
 from fairslice_queue.expecting import free_by
 from fairslice_queue.order import Waiting
@@ -58,16 +58,28 @@ class Keeping:
 
     def place(self, item: Waiting, open_: Sequence[int], key: OrderKey) -> Placement | Misfit:
         """Find room now, minding the nodes that are kept for others of no lesser right."""
-        own, level = item.booking.id, key[:2]
-        theirs = [each for each in self._all() if level < each.level or each.reserve.booking == own]
-        with self._lifted(theirs):
+        with self.lifted_for(item, key):
             fit = place_on(self._room.now, item, open_)
         if isinstance(fit, Placement):
-            for kept in theirs:
-                booking_id = kept.reserve.booking
-                if booking_id == own or not fit.place.keys().isdisjoint(kept.reserve.place):
-                    self.drop(booking_id)
+            self.make_way(item, key, fit.place)
         return fit
+
+    @contextmanager
+    def lifted_for(self, item: Waiting, key: OrderKey) -> Iterator[None]:
+        """Give back for a while, in every view, what stands in no way of work with this key."""
+        with self._lifted(self._no_bar_to(item, key)):
+            yield
+
+    def make_way(self, item: Waiting, key: OrderKey, nodes: Container[str]) -> None:
+        """Keep nothing more for the work itself, nor on these nodes for those of lesser right."""
+        for kept in self._no_bar_to(item, key):
+            booking_id = kept.reserve.booking
+            if booking_id == item.booking.id or any(name in nodes for name in kept.reserve.place):
+                self.drop(booking_id)
+
+    def _no_bar_to(self, item: Waiting, key: OrderKey) -> list[Kept]:
+        own, level = item.booking.id, key[:2]
+        return [each for each in self._all() if level < each.level or each.reserve.booking == own]
 
     def fill(self, item: Waiting, open_: Sequence[int]) -> Placement | None:
         """Find room also on nodes that are not needed before the work has ended."""
@@ -146,17 +158,27 @@ class Keeping:
     def _reservation(
         self, item: Waiting, open_: Sequence[int], before: Kept | None
     ) -> Reserve | None:
-        room = self._room
-        views = [room.after_jobs, room.after_all]
-        if before is not None:
-            names = before.reserve.place.keys()
-            own = {name: node for name, node in room.after_all.items() if name in names}
-            views.insert(0, own)
-        for nodes in views:
+        # Were its pods moved about, others would start now on one node, now on another.
+        if before is not None and self._still_serves(before, item, open_):
+            return before.reserve
+        for nodes in (self._room.after_jobs, self._room.after_all):
             fit = place_on(nodes, item, open_)
             if isinstance(fit, Placement):
                 return Reserve(item.booking.id, fit.chosen, fit.place)
         return None
+
+    def _still_serves(self, kept: Kept, item: Waiting, open_: Sequence[int]) -> bool:
+        """Say whether the work will fit where nodes are kept for it, once others have ended."""
+        place, nodes = kept.reserve.place, self._room.after_all
+        if kept.shape != item.shape or kept.reserve.chosen not in open_:
+            return False
+        if isinstance(item.needs, GangNeeds):
+            own = {name: node for name, node in nodes.items() if name in place}
+            return isinstance(place_on(own, item, [kept.reserve.chosen]), Placement)
+        return all(
+            name in nodes and fits_on(item.needs, kept.option, nodes[name]) >= pods
+            for name, pods in place.items()
+        )
 
     def _expected(self, item: Waiting, reserve: Reserve) -> float | None:
         """Tell when the nodes kept for work are free at the latest, if that can be known."""

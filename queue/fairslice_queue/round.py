@@ -354,15 +354,20 @@ class Round:
         opening = self._openings.of(booking, team)
         contender = Contender(booking, item.needs, team, right, opening.over)
         entitled = self._displacing.entitled(contender, opening.open or list(opening.over))
-        soon = self._displacing.room_soon(item, contender, entitled) if entitled else None
+        push = None
+        with self._keeping.lifted_for(item, fresh):
+            soon = self._displacing.room_soon(item, contender, entitled) if entitled else None
+            if soon is None and entitled:
+                push = self._displacing.push(item, contender, entitled)
         if soon is not None:
+            self._keeping.make_way(item, fresh, soon.place)
             yield self._claimed(item, soon, "others leave already")
-        else:
-            push = self._displacing.push(item, contender, entitled) if entitled else None
-            if push is None:
-                return
+        elif push is not None:
+            self._keeping.make_way(item, fresh, push.placement.place)
             yield from self._displacing.preempt(booking, contender, push)
             yield self._claimed(item, push.placement, f"{len(push.victims)} to go")
+        else:
+            return
         self._set_aside(item)
         if row.turns:
             self._news.add(row)
