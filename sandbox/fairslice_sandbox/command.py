@@ -68,6 +68,7 @@ async def run(settings: Settings, *, once: bool = False) -> None:
             context=None,
             listen=webhook,
             advertise=f"https://{webhook}",
+            workers=1,
             status_listen=_free(settings.status_listen),
             health_listen=_free(settings.health_listen),
             data_dir=directory / "data",
