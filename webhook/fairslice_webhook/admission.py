@@ -36,6 +36,10 @@ __all__ = ["Admission"]
 # How long, and how often, something that isn't there is looked for.
 _UNSEEN_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
+# So many calls of the ledger are sent without waiting for each other, and none that is sent takes
+# longer than this: two round trips of 250 ms, or what a cluster needs to find its node.
+_FEW = 32
+_LEDGER_SECONDS = 2.0
 # Hexadecimal digits of an id, and for how many calls they are got at once.
 _DIGITS = 20
 _CALLS = 128
@@ -96,6 +100,7 @@ class Admission:
         self._sink = sink
         self._call = call or _calls().__next__
         self._newest = newest
+        self._asking = 0
         self._templates = Templates() if templates is None else templates
 
     def begin(
@@ -182,13 +187,20 @@ class Admission:
                 return self._final(case, self._tried(case.review, decision))
 
     async def _asked(self, answer: Awaitable[T], within: float) -> T | _Away:
+        few, self._asking = self._asking < _FEW, self._asking + 1
         try:
+            # Few are on their way at once, and limited by the ledger itself: no timer is needed,
+            # which costs as much as many a step of a decision.
+            if few and within > _LEDGER_SECONDS:
+                return await answer
             async with asyncio.timeout(within):
                 return await answer
         except (LedgerUnavailable, TimeoutError) as error:
             self._metrics.ledger_away.inc()
             _log.debug("answered without the ledger: %s", error)
             return _Away.AWAY
+        finally:
+            self._asking -= 1
 
     async def _ask(self, wish: Wish) -> LedgerAnswer:
         ledger = self._ledger
