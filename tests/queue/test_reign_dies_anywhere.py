@@ -20,7 +20,7 @@ import pytest
 from fairslice import stamps
 from fairslice.kube.client import KubeClient
 from fairslice.redis_connection import RedisConnection
-from fairslice_queue import reign, seat
+from fairslice_queue import holding_back, reign, seat
 from fairslice_queue.ledger import Ledger
 from fairslice_queue.team_status import restore_use
 from fairslice_queue.watching import Watch
@@ -189,11 +189,44 @@ async def _lost_books(life: Life) -> None:
     assert started[f"next-{name}"] == 1
 
 
+async def _failed_start(life: Life) -> None:
+    """What finds no node goes back in line, and starts once there is one."""
+    box, name = life.box, life.name
+    shy = pod(f"shy-{name}", gpus=0)
+    shy["metadata"]["labels"] = {"app": "shy"}
+    await box.create(shy, "nlp")
+    term = {
+        "labelSelector": {"matchLabels": {"app": "shy"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    await life.until(lambda: f"shy-{name}" in box.running())
+    lost = job(f"lost-{name}", seconds=0.05)
+    lost["spec"]["template"]["spec"]["affinity"] = apart
+    await box.create(lost, "nlp")
+    await box.create(pod(f"nb-{name}", restart=True, seconds=0.05, affinity=apart), "nlp")
+
+    def failed(kind: str, name: str) -> bool:
+        return '"failed":' in box.note(kind, name, "nlp", stamps.HISTORY)
+
+    await life.until(lambda: failed("Job", f"lost-{name}") and failed("Pod", f"nb-{name}"))
+    await box.delete("Pod", f"shy-{name}", "nlp", grace=0)
+    await life.until(lambda: f"lost-{name}" in box.finished())
+
+    def is_done() -> bool:
+        found = box.get("Pod", f"nb-{name}", "nlp")
+        return found is not None and found["status"].get("phase") == "Succeeded"
+
+    await life.until(is_done)
+    await life.until(lambda: not box.objects("PodTemplate", "nlp"))
+
+
 _SCENARIOS: dict[str, Callable[[Life], Awaitable[None]]] = {
     "a line with a push": _line_with_a_push,
     "a pod that returns": _pod_that_returns,
     "pushed out by others": _pushed_out_by_others,
     "lost books": _lost_books,
+    "a failed start": _failed_start,
 }
 
 
@@ -202,7 +235,7 @@ async def _cluster(redis_url: str, directory: Path) -> AsyncIterator[World]:
     """Two GPUs; cv has one guaranteed, nlp borrows and may hold two."""
     asyncio.get_running_loop().set_task_factory(mortals)
     async with world(redis_url, directory) as box:
-        await box.create(policy())
+        await box.create(policy(startTimeout="1s", restartLimit=100))
         await box.create(team("cv", guaranteed=1))
         await box.create(team("nlp", limit=_LIMIT))
         await box.cluster.add_node(node(gpus=_GPUS))
@@ -237,6 +270,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reign, "_TICK_SECONDS", 0.05)
     monkeypatch.setattr(reign, "_CHECK_SECONDS", 0.1)
     monkeypatch.setattr(seat, "_REPEAT_SECONDS", 0.3)
+    monkeypatch.setattr(holding_back, "_FIRST_SECONDS", 0.2)
 
 
 @pytest.mark.timeout(3600)
