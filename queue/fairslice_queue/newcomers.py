@@ -2,7 +2,7 @@
 
 import msgspec
 
-from fairslice.booking import Booking
+from fairslice.booking import Booking, State
 from fairslice_queue.adoption import Adopter
 from fairslice_queue.facts import PodFacts, WorkloadFacts
 from fairslice_queue.seat import Seat
@@ -103,11 +103,31 @@ class Newcomers:
             strangers.pop(uid, None)
 
     def stranger(self, pod: PodFacts, now: float) -> Booking | None:
-        """Book a pod that carries no stamp; None if that says nothing about what it holds."""
-        booking = self.adopter().pod(pod, now)
-        if booking is None:
+        """Book a pod that carries no stamp, by what it asks for itself.
+
+        None: that says nothing about what it holds, or its workload's booking counts it.
+        """
+        booking = self.adopter().pod(msgspec.structs.replace(pod, assignment=None), now)
+        if booking is None or self._is_counted(pod, booking):
             return None
         return msgspec.structs.replace(booking, id=STRANGER + pod.uid)
+
+    def _is_counted(self, pod: PodFacts, own: Booking) -> bool:
+        """Say whether a pod, made while nobody stamped it, is one of a released workload's.
+
+        So are the pods of Jobs that are let go while the brake is on. One that asks for other
+        shares than its workload was given counts for itself.
+        """
+        given, owner = pod.assignment, pod.controller
+        if given is None or owner is None:
+            return False
+        workload = self._seat.watch.workload_of(given.booking)
+        booking = self._seat.mirror.books.get(given.booking)
+        if workload is None or booking is None or workload.uid != owner.uid:
+            return False
+        if booking.state not in (State.RELEASED, State.RUNNING) or booking.option is None:
+            return False
+        return own.option is not None and own.option.offers == booking.option.offers
 
     def look_at_all(self) -> None:
         """Mark all there is to be looked at: a new leader, or books made anew."""

@@ -1,5 +1,7 @@
 """Pushed out, and back again: by us, by the scheduler, by eviction, by the loss of a node."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -193,3 +195,46 @@ async def test_a_disruption_budget_delays_the_push_and_the_pods_own_grace_is_kep
         await box.stays(lambda: box.running() == {"guarded"}, 0.6)
         await box.until(lambda: box.running() == {"owner"}, 12.0)
         assert "owner" in why
+
+
+async def test_what_happened_is_written_on_the_object_and_lost_work_is_counted(box: World) -> None:
+    long = job("borrower", gpus=2, seconds=None)
+    await box.create(long, "nlp")
+    await box.until(lambda: box.state_of("borrower") is State.RUNNING)
+    await asyncio.sleep(2.1)
+    await box.create(job("owner", seconds=0.1), "cv")
+    await box.until(lambda: box.finished() == {"owner"})
+    past = json.loads(box.note("Job", "borrower", "nlp", stamps.HISTORY))
+    assert past["pushed"] == 1
+    assert past["lost"] >= 1
+    assert [event["what"] for event in past["last"]] == ["PushedOut"]
+    assert "owner" in past["last"][0]["why"]
+    assert box.leader is not None
+    lost = box.leader.metrics.lost_seconds.labels("nlp")._value.get()
+    assert lost >= 1
+    # By the kube-scheduler, too.
+    await box.until(lambda: box.running() == {"borrower"})
+    await box.scheduler_preempts()
+    await box.until(
+        lambda: json.loads(box.note("Job", "borrower", "nlp", stamps.HISTORY))["pushed"] == 2
+    )
+    past = json.loads(box.note("Job", "borrower", "nlp", stamps.HISTORY))
+    assert past["last"][-1]["what"] == "Disrupted"
+
+
+async def test_who_was_pushed_out_again_and_again_pauses_before_it_borrows(box: World) -> None:
+    await box.create(job("borrower", gpus=2, seconds=None), "nlp")
+    for number in range(3):
+        await box.until(lambda: box.running() == {"borrower"}, 12.0)
+        await box.create(job(f"owner{number}", seconds=0.05), "cv")
+        await box.until(lambda number=number: f"owner{number}" in box.finished())
+    text = await box.until(
+        lambda: (t := box.note("Job", "borrower", "nlp")).startswith("Queued") and t
+    )
+    await box.until(lambda: "kept back until" in box.note("Job", "borrower", "nlp"), 12.0)
+    assert "pushed out 3 times" in box.note("Job", "borrower", "nlp"), text
+    await box.stays(lambda: not box.running(), 0.5)
+    # Within its own team's guarantee it needs not wait.
+    await box.merge("Team", "cv", {"spec": {"pools": [{"pool": "default"}]}})
+    await box.merge("Team", "nlp", {"spec": {"pools": [{"pool": "default", "guaranteed": "2"}]}})
+    await box.until(lambda: box.running() == {"borrower"})
