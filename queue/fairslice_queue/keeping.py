@@ -67,7 +67,11 @@ class Keeping:
     @contextmanager
     def lifted_for(self, item: Waiting, key: OrderKey) -> Iterator[None]:
         """Give back for a while, in every view, what stands in no way of work with this key."""
-        with self._lifted(self._no_bar_to(item, key)):
+        no_bar = self._no_bar_to(item, key)
+        own = self._slate.kept.get(item.booking.id)
+        if own is not None:
+            no_bar += [each for each in self._all() if each.turn > own.turn and each not in no_bar]
+        with self._lifted(no_bar):
             yield
 
     def make_way(self, item: Waiting, key: OrderKey, nodes: Container[str]) -> None:
@@ -84,7 +88,7 @@ class Keeping:
     def fill(self, item: Waiting, open_: Sequence[int]) -> Placement | None:
         """Find room also on nodes that are not needed before the work has ended."""
         end = self._now + item.runtime
-        spare = [each for each in self._all() if each.by is not None and end <= each.by]
+        spare = [each for each in self._all() if each.fill_by is not None and end <= each.fill_by]
         if not item.runtime or not spare or item.booking.id in self._slate.kept:
             return None
         with self._lifted(spare):
@@ -105,23 +109,38 @@ class Keeping:
         booking_id = item.booking.id
         before = self._slate.kept.get(booking_id)
         self.drop(booking_id)
+        turn = before.turn if before is not None else self._next_turn(item)
         if len(self._slate.kept) >= _MOST_KEPT or item.shape in self._hopeless:
             return None
-        reserve = self._reservation(item, open_, before)
+        with self._lifted([each for each in self._all() if each.turn > turn]):
+            reserve = self._reservation(item, open_, before)
+            by = self._expected(item, reserve) if reserve is not None else None
         if reserve is None:
             self._hopeless.add(item.shape)
             return None
+        fill_by = by
+        if by is not None and before is not None and before.fill_by is not None:
+            fill_by = min(by, before.fill_by)
         kept = Kept(
             reserve=reserve,
+            turn=turn,
             shape=item.shape,
             level=key[:2],
-            by=self._expected(item, reserve),
+            by=by,
+            fill_by=fill_by,
             needs=item.needs,
             option=item.booking.options[reserve.chosen],
         )
         self._slate.kept[booking_id] = kept
         self._take(kept)
         return kept
+
+    def _next_turn(self, item: Waiting) -> tuple[int, int]:
+        """Give a turn: the largest first, for whom it is hardest to make room."""
+        self._slate.keeps += 1
+        booking = item.booking
+        size = max(option.milli for option in booking.options) * booking.pods
+        return -size, self._slate.keeps
 
     def without(self, node: NodeState) -> NodeState:
         """Tell what would be free on a node if nothing were kept there."""
@@ -135,7 +154,9 @@ class Keeping:
 
     def fillable(self) -> set[str]:
         """Return the offers on kept nodes of which it is known when they are needed."""
-        names = {name for kept in self._all() if kept.by is not None for name in kept.reserve.place}
+        names = {
+            name for kept in self._all() if kept.fill_by is not None for name in kept.reserve.place
+        }
         nodes = (self._room.now.get(name) for name in names)
         return {key for node in nodes if node is not None for key in node.units}
 

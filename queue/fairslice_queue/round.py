@@ -392,13 +392,14 @@ class Round:
     def _see_if_long(self, want: Want) -> None:
         """See that a kind of which nothing started for too long is looked at before its equals.
 
-        Who is passed over for the longest goes first; of those, the largest.
+        The largest goes first, which is hardest to make room for. Its kind has had its turn then,
+        and the others theirs until it has been passed over for as long again.
         """
         since, top = want.passed_over_since, want.top(self._key_of)
         if top is None or since > self._now - self._scene.policy.reserve_after:
             return
         assert top.key is not None
-        first = top.key._replace(rank=-1, share=since, queued_at=-want.size)
+        first = top.key._replace(rank=-1, share=-float(want.size), queued_at=since)
         self._put(first, _Step.LONG, want)
 
     def _serve_long(self, want: Want) -> Iterator[Action]:

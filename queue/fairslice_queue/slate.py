@@ -18,14 +18,19 @@ __all__ = ["Kept", "Slate"]
 class Kept:
     """Nodes kept for work that has waited long. `by`: free by then, as far as that is known.
 
+    `fill_by` is when that was to be at first: what fills the wait must have ended by then. Starts
+    take a moment, runs a little longer; went it by the latest news, the end would creep away.
+    Who has the smaller `turn` needn't mind those after: they have what is left once it has ended.
     `level` is the work's own right, the first two terms of its key: whoever has a better one
     needn't mind.
     """
 
     reserve: Reserve
+    turn: tuple[int, int]
     shape: bytes
     level: tuple[int, int]
     by: float | None
+    fill_by: float | None
     needs: PodNeeds
     option: Option
 
@@ -50,6 +55,7 @@ class Slate:
         self.own: set[Row] = set()
         self.worn: set[Want] = set()
         self.lifted: set[Row] = set()
+        self.keeps = 0
         self.rows: set[Row] = set()
         self.nodes: set[str] = set()
         self.teams: set[str] = set()

@@ -2,7 +2,6 @@
 
 from random import Random
 
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +56,6 @@ def test_backlogged_teams_get_their_weighted_shares_within_two_half_lives(
 _MIN_RUNTIME = 60.0  # of the class `training`, as the plans' policy has it
 
 
-@pytest.mark.xfail(reason="nodes kept for a borrower stand in a guarantee's way", strict=False)
 @settings(max_examples=12, deadline=None, phases=_ONCE)
 @given(
     guaranteed=st.lists(st.integers(0, 3), min_size=2, max_size=4),
@@ -99,7 +97,6 @@ def test_nobody_stays_under_a_guarantee_while_others_borrow(
             assert waited <= _MIN_RUNTIME + grace + 2 * step, (name, owed, world.now)
 
 
-@pytest.mark.xfail(reason="gangs that take all nodes start late", strict=False)
 @settings(max_examples=25, deadline=None, phases=_ONCE)
 @given(
     gpus=st.sampled_from([(4,), (2, 4), (4, 4, 4)]),
@@ -142,4 +139,6 @@ def test_a_large_workload_starts_in_time_whatever_small_work_keeps_coming(
     submitted = world.now
     while name not in world.started:
         world.step(step, arrive)
-        assert world.now - submitted <= reserve_after + longest + 2 * step
+        # A step each: for the last before it to start, to be seen to have ended, and for itself
+        # to start.
+        assert world.now - submitted <= reserve_after + longest + 3 * step
