@@ -77,6 +77,8 @@ class Checks:
             return
         stuck_since = now - seat.watch.policy.start_timeout
         stuck = next((pod for pod in pods if pod.is_stuck(stuck_since)), None)
+        if workload is not None and booking.state is State.RELEASED and not pods:
+            stuck = self._unstamped(workload, stuck_since)
         if stuck is not None and booking.state in (State.RELEASED, State.RUNNING):
             await self._could_not_start(booking, workload, stuck, now)
         elif booking.state is State.RUNNING:
@@ -88,6 +90,14 @@ class Checks:
         ):
             seat.calls.start(booking.id, self._pushing.evict_again(booking))
         seat.watch.dirty.add(booking.id)
+
+    def _unstamped(self, workload: WorkloadFacts, since: float) -> PodFacts | None:
+        """Find a pod that nobody stamped, of a workload that was let go meanwhile, and no node."""
+        for pod in self._seat.watch.strange_pods:
+            owner = pod.controller
+            if owner is not None and owner.uid == workload.uid and pod.is_stuck(since):
+                return pod
+        return None
 
     async def _could_not_start(
         self, booking: Booking, workload: WorkloadFacts | None, pod: PodFacts, now: float

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from fairslice.booking import State
 
-from .world import World, job, node, policy, team, world
+from .world import World, job, node, pod, policy, team, world
 
 
 @pytest_asyncio.fixture
@@ -40,6 +40,34 @@ async def test_the_pods_of_a_job_that_is_let_go_without_the_webhook_count_once(
     await box.until(lambda: box.running() == {"waits", "next"})
     await box.delete("Job", "waits", "nlp")
     await box.until(lambda: box.books.tally.pools["nlp", "default"] == 1000)
+
+
+async def test_a_job_that_finds_no_node_without_the_webhook_goes_back_in_line(
+    box: World,
+) -> None:
+    box.doorman.asleep = False
+    shy = pod("shy", gpus=0)
+    shy["metadata"]["labels"] = {"app": "shy"}
+    await box.create(shy, "nlp")
+    await box.until(lambda: "shy" in box.running())
+    await box.create(job("big", gpus=1, seconds=None), "cv")
+    await box.until(lambda: "big" in box.running())
+    term = {
+        "labelSelector": {"matchLabels": {"app": "shy"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    lost = job("lost", seconds=0.1)
+    lost["spec"]["template"]["spec"]["affinity"] = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    }
+    await box.create(lost, "nlp")
+    await box.until(lambda: box.state_of("lost") is State.QUEUED)
+    box.doorman.asleep = True
+    await box.merge("SharingPolicy", "default", {"spec": {"queue": {"startTimeout": "2s"}}})
+    await box.delete("Job", "big", "cv")
+    await box.until(lambda: "lost" not in box.suspended())
+    await box.until(lambda: "lost" in box.suspended(), 20.0)
+    await box.until(lambda: "kept back" in box.note("Job", "lost", "nlp"))
 
 
 async def test_they_count_for_themselves_while_their_job_is_on_its_way_out(box: World) -> None:
