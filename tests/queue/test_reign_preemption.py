@@ -5,10 +5,12 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from fairslice import stamps
 from fairslice.booking import State
+from fairslice_sandbox.users import ADMIN, UserInfo
 
 from .world import World, job, node, pod, policy, team, world
 
@@ -66,7 +68,6 @@ async def test_an_evicted_pod_that_asks_for_it_is_made_again(box: World) -> None
     )
     assert again["metadata"]["annotations"][stamps.RESTARTS] == "1"
     await box.until(lambda: box.running() == {"nb"})
-    await box.until(lambda: box.objects("PodTemplate") != [] or True)
 
 
 async def test_a_pod_of_a_hub_is_not_made_again(box: World) -> None:
@@ -238,3 +239,48 @@ async def test_who_was_pushed_out_again_and_again_pauses_before_it_borrows(box: 
     await box.merge("Team", "cv", {"spec": {"pools": [{"pool": "default"}]}})
     await box.merge("Team", "nlp", {"spec": {"pools": [{"pool": "default", "guaranteed": "2"}]}})
     await box.until(lambda: box.running() == {"borrower"})
+
+
+async def test_deleting_the_stored_manifest_cancels_the_return(box: World) -> None:
+    slow = pod("nb", gpus=2, restart=True)
+    slow["metadata"]["annotations"]["sandbox.fairslice.io/term-seconds"] = "0.8"
+    slow["spec"]["terminationGracePeriodSeconds"] = 5
+    await box.create(slow, "nlp")
+    await box.until(lambda: box.running() == {"nb"} and box.objects("PodTemplate", "nlp"))
+    await box.create(job("owner", seconds=0.1), "cv")
+    await box.until(lambda: "deletionTimestamp" in box.get("Pod", "nb", "nlp")["metadata"])
+    await box.delete("PodTemplate", "fairslice-pod-nb", "nlp")
+    await box.until(lambda: box.finished() == {"owner"})
+    await box.stays(lambda: box.get("Pod", "nb", "nlp") is None, 1.5)
+
+
+@pytest.mark.parametrize("may", [False, True])
+async def test_a_pod_is_made_again_only_if_its_submitter_still_may(box: World, may: bool) -> None:
+    if may:
+        rbac = "rbac.authorization.k8s.io"
+        role = {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "pods"},
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}],
+        }
+        binding = {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "alice", "namespace": "nlp"},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "pods"},
+            "subjects": [{"kind": "User", "apiGroup": rbac, "name": "alice"}],
+        }
+        await box.api.create(f"clusterroles.{rbac}", "", role, user=ADMIN)
+        await box.api.create(f"rolebindings.{rbac}", "nlp", binding, user=ADMIN)
+    made = pod("nb", gpus=2, restart=True)
+    made["metadata"]["namespace"] = "nlp"
+    await box.api.create("pods", "nlp", made, user=UserInfo("alice", ("system:authenticated",)))
+    await box.until(lambda: box.running() == {"nb"})
+    await box.create(job("owner", seconds=0.1), "cv")
+    await box.until(lambda: box.finished() == {"owner"})
+    await box.until(lambda: not box.objects("PodTemplate", "nlp") or box.running() == {"nb"})
+    if may:
+        await box.until(lambda: box.running() == {"nb"})
+    else:
+        await box.stays(lambda: box.get("Pod", "nb", "nlp") is None, 0.5)
