@@ -97,10 +97,10 @@ def test_a_deployment_sets_only_settings_that_exist(name: str) -> None:
 
 
 def test_the_grace_period_outlasts_the_drain() -> None:
-    from fairslice_webhook import server, service
+    from fairslice_webhook import http_server, service
 
     spec = deployment("webhook")["spec"]["template"]["spec"]
-    needed = service._DRAIN_BEHIND_SERVICE + server._SHUTDOWN_SECONDS
+    needed = service._DRAIN_BEHIND_SERVICE + http_server._SHUTDOWN_SECONDS
     assert spec["terminationGracePeriodSeconds"] > needed + 5
 
 

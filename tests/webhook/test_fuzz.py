@@ -8,6 +8,7 @@ import base64
 import io
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -193,8 +194,7 @@ async def test_no_spoilt_http_stops_the_server(served: Served) -> None:
                 # What is whole is answered at once; what is not may wait for its rest.
                 async with asyncio.timeout(0.2):
                     answer = await reader.read(65536)
-                assert not answer or answer.startswith(b"HTTP/1.1 "), (number, answer)
-                assert not answer.startswith(b"HTTP/1.1 5"), (number, answer)
+                assert not answer or re.match(rb"HTTP/1\.[01] [1-4]", answer), (number, answer)
             except (TimeoutError, ConnectionError):
                 pass
             finally:

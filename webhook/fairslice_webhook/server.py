@@ -8,7 +8,6 @@ import asyncio
 import logging
 import re
 import ssl
-from asyncio import Task
 from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 
@@ -21,7 +20,7 @@ from fairslice.settings import Address
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
 from fairslice_webhook.explain_endpoint import MAX_EXPLAIN_BYTES
-from fairslice_webhook.http_connection import Connections, Request, Response
+from fairslice_webhook.http_server import HttpServer, Request, Response
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.review import MAX_BODY_BYTES, ReviewError
 from fairslice_webhook.view import View
@@ -31,24 +30,20 @@ __all__ = ["HealthServer", "WebhookServer"]
 _log = logging.getLogger(__name__)
 
 _PHASES = {
-    b"mutate": Phase.MUTATE,
-    b"hide": Phase.MUTATE,
-    b"validate": Phase.VALIDATE,
-    b"advise": Phase.VALIDATE,
-    b"resources": Phase.VALIDATE,
+    "mutate": Phase.MUTATE,
+    "hide": Phase.MUTATE,
+    "validate": Phase.VALIDATE,
+    "advise": Phase.VALIDATE,
+    "resources": Phase.VALIDATE,
 }
 # An object stays text where nobody reads it, and may turn out to be no JSON when it is patched.
 _UNREADABLE = (ReviewError, DecodeError)
-_TIMEOUT = re.compile(rb"(?:^|&)timeout=(\d{1,3})s(?:&|$)")
+_TIMEOUT = re.compile(r"(?:^|&)timeout=(\d{1,3})s(?:&|$)", re.ASCII)
 _DEFAULT_SECONDS = 10.0
 # Left for the way back, and for concluding.
 _MARGIN = 0.2
-_SHUTDOWN_SECONDS = 5.0
 _HANDSHAKE_SECONDS = 0.1
-_HANDSHAKE_LIMIT = 10.0
 _LAST_ANSWERS_SECONDS = 2.0
-_SWEEP_SECONDS = 5.0
-_BACKLOG = 1024
 _MAX_TARGETS = 64
 
 
@@ -66,20 +61,18 @@ class WebhookServer:
         self._view = view
         self._metrics = metrics
         self._secret = f"/{secret_path.strip('/')}".encode()
-        self._targets: dict[bytes, tuple[Phase, float]] = {}
-        self._connections = Connections(self._respond, MAX_BODY_BYTES)
-        self._server: asyncio.Server | None = None
-        self._sweeping: Task[None] | None = None
+        self._targets: dict[str, tuple[Phase, float]] = {}
+        self._http = HttpServer(self._respond, MAX_BODY_BYTES)
 
     @property
     def draining(self) -> bool:
         """Say whether every answer is the last of its connection."""
-        return self._connections.closing
+        return self._http.closing
 
     @property
     def listening(self) -> bool:
         """Say whether connections are accepted."""
-        return self._server is not None and self._server.is_serving()
+        return self._http.listening
 
     async def start(
         self, address: Address, tls: ssl.SSLContext, *, shared: bool = False
@@ -89,55 +82,29 @@ class WebhookServer:
         With `shared`, other processes may listen there, too, and get their part of the
         connections. Raises OSError for an address that can't be had.
         """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._connections.protocol,
-            address.host,
-            address.port,
-            ssl=tls,
-            backlog=_BACKLOG,
-            ssl_handshake_timeout=_HANDSHAKE_LIMIT,
-            reuse_port=shared or None,
-        )
-        self._sweeping = loop.create_task(self._sweep())
-        return Address(address.host, self._server.sockets[0].getsockname()[1])
+        return await self._http.start(address, tls, shared=shared)
 
     async def drain(self, seconds: float) -> None:
         """Go on answering for a while, every answer the last of its connection; then stop."""
-        self._connections.closing = True
+        self._http.closing = True
         await asyncio.sleep(seconds)
-        if self._server is None:
-            return
-        self._server.close()
+        await self._http.stop_listening()
         # What was accepted last is still shaking hands, and then asks its question.
         deadline = asyncio.get_running_loop().time() + _LAST_ANSWERS_SECONDS
         await asyncio.sleep(_HANDSHAKE_SECONDS)
-        while len(self._connections) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        while len(self._http) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_HANDSHAKE_SECONDS)
 
     async def stop(self) -> None:
         """Close all connections."""
-        if self._server is None:
-            return
-        server, self._server = self._server, None
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        server.close()
-        self._connections.abort()
-        await asyncio.wait_for(server.wait_closed(), _SHUTDOWN_SECONDS)
-
-    async def _sweep(self) -> None:
-        """Give up on clients that send nothing, or never finish."""
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            self._connections.drop_stale()
+        await self._http.stop()
 
     def _respond(self, request: Request) -> Response | Awaitable[Response]:
         target = self._targets.get(request.target) or self._read(request.target)
         if target is None:
             return Response.text(404)
         phase, within = target
-        if request.method != b"POST":
+        if request.method != "POST":
             return Response.text(405, allow="POST")
         view = self._view()
         if view is None:
@@ -151,12 +118,12 @@ class WebhookServer:
             raise
         return Response.json(answer) if isinstance(answer, bytes) else self._later(answer, phase)
 
-    def _read(self, target: bytes) -> tuple[Phase, float] | None:
+    def _read(self, target: str) -> tuple[Phase, float] | None:
         """Read a request's target: phase and time limit, if it has the secret path."""
-        path, _, query = target.partition(b"?")
-        secret, _, last = path.rstrip(b"/").rpartition(b"/")
+        path, _, query = target.partition("?")
+        secret, _, last = path.rstrip("/").rpartition("/")
         phase = _PHASES.get(last)
-        if phase is None or not compare_digest(secret, self._secret):
+        if phase is None or not compare_digest(secret.encode(), self._secret):
             return None
         read = (phase, _within(query))
         # An API server names the same few, again and again.
@@ -178,7 +145,7 @@ class WebhookServer:
         return Response.text(400, line(str(error)))
 
 
-def _within(query: bytes) -> float:
+def _within(query: str) -> float:
     """Take the deadline that the API server names in the query."""
     match = _TIMEOUT.search(query)
     seconds = float(match[1]) if match else _DEFAULT_SECONDS
