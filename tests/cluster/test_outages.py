@@ -97,7 +97,8 @@ async def test_while_the_webhook_hangs_pods_without_gpus_wait_a_second_at_most(
 
 
 async def _check_hanging(scene: Scene, fairslice: Fairslice) -> None:
-    await scene.node(a100(mig_1g_10gb=1))
+    # What was asked for meanwhile is booked for some seconds, though nobody waits for it.
+    await scene.node(a100(mig_1g_10gb=5))
     team = await scene.team("nlp", {"a100": ("1", "1")})
     scene.audited.update((team.namespace, scene.target.exempt_namespace))
     here = {RUN_LABEL: scene.target.run_id}

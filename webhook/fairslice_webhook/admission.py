@@ -27,7 +27,13 @@ from fairslice_webhook.decision import (
 )
 from fairslice_webhook.metrics import WebhookMetrics
 from fairslice_webhook.patching import InapplicablePatch, try_out
-from fairslice_webhook.review import Review, decode_review, encode_passed, encode_response
+from fairslice_webhook.review import (
+    Review,
+    ReviewError,
+    decode_review,
+    encode_passed,
+    encode_response,
+)
 from fairslice_webhook.templates import Template, Templates, Written
 from fairslice_webhook.view import Call, View
 
@@ -156,7 +162,8 @@ class Admission:
                 return self._give(case, written)
         # It did not go as with the others: now the whole decision is needed.
         wish = case.decide()
-        assert isinstance(wish, Book)
+        if not isinstance(wish, Book):
+            raise ReviewError("the object can't be read as a whole")  # templates leave parts out
         return self._conclude(case, wish, outcome)
 
     def _conclude(self, case: _Case, wish: Wish, outcome: LedgerAnswer | _Away) -> bytes:
