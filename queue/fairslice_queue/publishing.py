@@ -70,7 +70,10 @@ class Publishing:
     async def tell_lifted(self, lifted: Set[str]) -> None:
         """Publish who goes before better classes."""
         if lifted != self._lifted:
-            flags = {**dict.fromkeys(self._lifted, False), **dict.fromkeys(lifted, True)}
+            flags = {
+                **dict.fromkeys(self._lifted - lifted, False),
+                **dict.fromkeys(lifted - self._lifted, True),
+            }
             await self._seat.ledger.block_many(self._seat.epoch, {}, flags)
             self._lifted = frozenset(lifted)
 
