@@ -49,7 +49,7 @@ _CHECK_SECONDS = 5.0
 # The ledger knew better than the plan: let the watch catch up before the next one.
 _REFUSAL_SECONDS = 0.05
 # One event is looked at at once; of many in a row, so many together as come in that time.
-_BREATH_SECONDS = 0.005
+_BREATH_SECONDS = 0.01
 
 
 class Reign:
