@@ -323,8 +323,14 @@ class ClusterMachine(RuleBasedStateMachine):
                 if await self.box.ledger.ready():
                     break
             await asyncio.sleep(0.01)
-        await self._settle()
-        faults = list(self._plain().faults())
+        # On a busy machine nothing may happen for a while although something is to come.
+        ends = time.monotonic() + _REST_SECONDS
+        while True:
+            await self._settle()
+            faults = list(self._plain().faults())
+            if not faults or time.monotonic() > ends:
+                break
+            await asyncio.sleep(_QUIET_SECONDS)
         assert not faults, f"{faults}\n{self.box.describe()}"
         totals, differing = await self.leader.reign.drift.measure(patience=0.3)
         assert not totals, totals
