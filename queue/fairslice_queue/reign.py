@@ -175,7 +175,7 @@ class Reign:
         seat, ended, first = self._seat, 0.0, True
         while True:
             await seat.watch.changed.wait()
-            await asyncio.sleep(ended + _BREATH_SECONDS - time.perf_counter())
+            await self._breathe(ended + _BREATH_SECONDS)
             seat.watch.changed.clear()
             started = time.perf_counter()
             try:
@@ -197,6 +197,11 @@ class Reign:
             if not agreed:
                 await asyncio.sleep(_REFUSAL_SECONDS)
                 seat.watch.changed.set()
+
+    async def _breathe(self, until: float) -> None:
+        """Let events come together, unless what starts at once depends on them: new capacity."""
+        while (left := until - time.perf_counter()) > 0 and not self._seat.watch.capacity_changed:
+            await asyncio.sleep(min(left, _BREATH_SECONDS / 5))
 
     async def _recover(self) -> None:
         """Go on after Redis was away; it may have come back empty."""
