@@ -200,7 +200,10 @@ class Reign:
 
     async def _breathe(self, until: float) -> None:
         """Let events come together, unless what starts at once depends on them: new capacity."""
-        while (left := until - time.perf_counter()) > 0 and not self._seat.watch.capacity_changed:
+        watch = self._seat.watch
+        while (left := until - time.perf_counter()) > 0:
+            if watch.capacity_changed:
+                return
             await asyncio.sleep(min(left, _BREATH_SECONDS / 5))
 
     async def _recover(self) -> None:
