@@ -115,6 +115,26 @@ async def test_a_replica_that_ends_under_load_loses_no_request(
     finally:
         await fairslice.webhook.start()
         await fairslice.ready()
+        await _is_called_again(scene, fairslice)
+
+
+async def _is_called_again(scene: Scene, fairslice: Fairslice) -> None:
+    """Wait until the API server calls the suite's own webhook, and no replica behind a Service."""
+    argv = fairslice.webhook.argv
+    advertised = argv[argv.index("--advertise") + 1]
+
+    async def called() -> set[str]:
+        found: set[str] = set()
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            registered = await scene.api.get(kind, "fairslice")
+            found |= {entry["clientConfig"].get("url", "") for entry in registered["webhooks"]}
+        return found
+
+    await eventually(
+        "the suite's own webhook is registered again",
+        called,
+        lambda urls: bool(urls) and all(url.startswith(advertised) for url in urls),
+    )
 
 
 async def _answers(request: Awaitable[object]) -> bool:
