@@ -38,12 +38,11 @@ async def test_a_replica_that_asks_for_a_million_gpus_is_refused_in_words(scene:
     assert any("no node has as many" in text for text in answer.warnings)
 
     async def told() -> str:
-        (found,) = [
-            item
+        return "".join(
+            str(item.get("status", {}).get("conditions", ""))
             for item in await scene.api.list("ReplicaSet", team.namespace)
             if item["metadata"]["name"].startswith("greedy-")
-        ]
-        return str(found.get("status", {}).get("conditions", ""))
+        )
 
     await eventually("its ReplicaSet says why", told, lambda text: "no node has as many" in text)
     await stays("no pod comes of it", lambda: scene.pods(team.namespace), [].__eq__, 0.5)
