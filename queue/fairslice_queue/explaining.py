@@ -10,7 +10,6 @@ from fairslice.fairshare import PoolWeight, dominant_share
 from fairslice.periods import moment_text
 from fairslice.policy import Policy, Team
 from fairslice.quantity import format_milli
-from fairslice.teams import TeamIndex
 from fairslice_queue.order import Order, Waiting
 from fairslice_queue.precedence import why_before
 from fairslice_queue.rights import Rights
@@ -66,7 +65,6 @@ def explain(
     item: Waiting,
     team: Team,
     policy: Policy,
-    teams: TeamIndex,
     tally: Tally,
     rights: Rights,
     use: Mapping[str, float],

@@ -265,13 +265,13 @@ class Outlook:
             self._groups[group].pop(booking_id, None)
             stale.add(group)
         item = None
-        if booking is not None and booking.state.waits:
+        waits = booking is not None and booking.state.waits
+        if booking is not None and waits:
             if booking_id in busy:
                 self._again.add(booking_id)
             else:
                 item = self.waiting(booking)
         if item is None:
-            waits = booking is not None and booking.state.waits
             planner.leave(booking_id, waits=waits)
             if not waits:
                 self.left.add(booking_id)

@@ -56,17 +56,17 @@ class Room:
         """What is free once those on their way out have left."""
         if not self.someone_leaves:
             return self._now.nodes
-        return self._view("leaving", lambda item: item.leaving)
+        return self._view("leaving", _leaves).nodes
 
     @property
     def after_jobs(self) -> Mapping[str, NodeState]:
         """What is free once all that ends by itself has ended."""
-        return self._view("jobs", lambda item: bool(_ends(item)))
+        return self._view("jobs", _ends).nodes
 
     @property
     def after_all(self) -> Mapping[str, NodeState]:
         """What is free once every team's work has gone."""
-        return self._view("all", lambda item: bool(item.booking.team))
+        return self._view("all", lambda item: bool(item.booking.team)).nodes
 
     def take(
         self, needs: PodNeeds, option: Option, places: Mapping[str, int], *, sign: int = 1
@@ -77,22 +77,23 @@ class Room:
 
     def leave(self, going: Iterable[Candidate]) -> None:
         """Count more holders as on their way out."""
-        view = self._views.get("leaving")
-        if view is None:
-            leaving = [item for item in self._candidates if item.leaving]
-            view = self._views["leaving"] = _View(without(leaving, self._now.nodes))
+        view = self._view("leaving", _leaves)
         self.someone_leaves = True
         for item in going:
             option = item.booking.option
             if option is not None:
                 view.take(item.needs, option, item.booking.place, -1)
 
-    def _view(self, name: str, goes: Callable[[Candidate], bool]) -> Mapping[str, NodeState]:
+    def _view(self, name: str, goes: Callable[[Candidate], bool]) -> _View:
         view = self._views.get(name)
         if view is None:
             going = [item for item in self._candidates if goes(item)]
             view = self._views[name] = _View(without(going, self._now.nodes))
-        return view.nodes
+        return view
+
+
+def _leaves(item: Candidate) -> bool:
+    return item.leaving
 
 
 def _ends(item: Candidate) -> bool:

@@ -232,7 +232,6 @@ class StatusApi:
             item,
             team,
             watch.policy,
-            watch.teams,
             books.tally,
             rights,
             team_use(self._meter, weights, now, fresh=fresh).get(team.name, {}),

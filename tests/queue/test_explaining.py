@@ -53,7 +53,7 @@ def explained(
     assert owner is not None
     rights = Rights(teams, drawn.tally, NOW, state.stops)
     told = explain(
-        item, owner, state.policy, teams, drawn.tally, rights, use, weighed, NOW, reason="waits"
+        item, owner, state.policy, drawn.tally, rights, use, weighed, NOW, reason="waits"
     )
     share = next(term.value for term in told.terms if term.term == "share")
     assert isinstance(share, float)
