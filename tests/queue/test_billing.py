@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import aiohttp
 import pytest
@@ -296,7 +297,8 @@ async def test_a_bill_survives_leader_and_redis_and_sums_to_the_hardware(box: Wo
     hardware = sum(found.values())
     # The node was there all the time, but hardware is looked at every other second only.
     assert 2 * (record.at / MICRO - began) - 5 <= hardware <= 2 * (record.at / MICRO - began) + 0.01
-    assert record.month == datetime.now(UTC).strftime("%Y-%m")
+    here = datetime.fromtimestamp(record.at / MICRO, ZoneInfo("Europe/Berlin"))
+    assert record.month == here.strftime("%Y-%m")
 
 
 async def test_bills_are_read_over_http_also_those_of_months_that_are_over(
