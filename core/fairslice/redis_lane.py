@@ -20,6 +20,7 @@ __all__ = ["AWAY_REPLIES", "ELSEWHERE_REPLIES", "Lane", "LaneDown", "Script", "p
 # So many are on their way at once. The rest wait here, where they hear at once that Redis is
 # away, and in bad times aren't carried out for callers who have given up.
 _WINDOW = 64
+_FEW = 4
 _GRACE_SECONDS = 0.01
 _HEADS = tuple(b"$%d\r\n" % n for n in range(4096))
 _END = b"\r\n"
@@ -96,22 +97,24 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
 
-    async def call(self, script: Script, arguments: Sequence[bytes], *, probe: bool) -> Any:
-        """Run a script and return its reply: bytes, int, None or lists of these.
+    def call(
+        self, script: Script, arguments: Sequence[bytes], *, probe: bool
+    ) -> asyncio.Future[Any]:
+        """Run a script; its reply to come: bytes, int, None or lists of these.
 
-        Raises LaneDown, or ResponseError as Redis answered it. A caller who is cancelled
+        It raises LaneDown, or ResponseError as Redis answered it. A caller who is cancelled
         leaves the others alone.
         """
         loop = asyncio.get_running_loop()
         call = _Call(script, arguments, loop.create_future(), probe)
         self._outbox.append(call)
-        if self._flush is None:
-            if self._link is not None and not self._link.waiting:
-                # Alone so far: why wait? Those who come while it is under way go together.
-                self._send()
-            else:
-                self._flush = loop.call_soon(self._send)
-        return await call.future
+        if len(self._outbox) == _FEW:
+            # Redis need not wait for the rest of a crowd.
+            self._send()
+        elif self._flush is None:
+            # Those who come in the same turn of the loop go together.
+            self._flush = loop.call_soon(self._send)
+        return call.future
 
     async def aclose(self) -> None:
         """Close the connection. Calls that wait fail."""
@@ -127,7 +130,9 @@ class Lane:
             await link.wait_closed()
 
     def _send(self) -> None:
-        self._flush = None
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
         link = self._link
         if link is None:
             self._begin_to_connect()

@@ -27,7 +27,7 @@ from fairslice_queue.bookkeeping import (
     Verdict,
 )
 from fairslice_queue.caps import limits_of
-from fairslice_queue.ledger_asking import book_arguments
+from fairslice_queue.ledger_asking import BookingForm, book_arguments, waiting_options
 from fairslice_queue.ledger_keys import LedgerKeys
 from fairslice_queue.ledger_leader import LINGERS, LedgerLeader
 from fairslice_queue.ledger_records import decode_record, object_of
@@ -37,6 +37,7 @@ __all__ = [
     "LINGERS",
     "Attachment",
     "BookRequest",
+    "BookingForm",
     "BookingTaken",
     "Change",
     "Free",
@@ -112,36 +113,21 @@ class Ledger(LedgerLeader):
             booking = msgspec.structs.replace(request.booking, id=request.spare)
             return await self._book(msgspec.structs.replace(request, booking=booking), "trial")
 
+    async def book_alike(
+        self, form: BookingForm, booking_id: str, name: str, now: float
+    ) -> Outcome:
+        """Book for one of many that differ in nothing else; otherwise as `book`.
+
+        Raises BookingTaken for an id that another object has.
+        """
+        reply = await self._scripts.run_flat("book", form.filled(booking_id, name, now))
+        return _read(reply, form.request, booking_id)
+
     async def _book(self, request: BookRequest, script: str = "book") -> Outcome:
-        booking, waiting = request.booking, request.queued_options
-        if not booking.options:
-            raise LedgerError(f"booking {booking.id} has no options")
-        if waiting == booking.options:
-            waiting = None
-        reply = await self._scripts.run_flat(script, book_arguments(request, waiting))
-        if reply[0] == b"+":
-            chosen, node = int(reply[1]), reply[2].decode()
-            return Outcome(
-                verdict=Verdict.BOOKED,
-                id=booking.id,
-                chosen=chosen,
-                place={node: booking.pods} if node else {},
-                option=booking.options[chosen],
-            )
-        outcome = _outcome.decode(reply[0])
-        if outcome.cause == "placement":
-            outcome = msgspec.structs.replace(outcome, why=request.held_up)
-        if outcome.verdict is Verdict.DENIED:
-            return outcome
-        if len(reply) > 1:
-            earlier = decode_record(reply[1])
-            options, chosen = earlier.options, earlier.chosen
-        else:
-            options, chosen = booking.options, outcome.chosen
-            if outcome.verdict is Verdict.QUEUED and waiting is not None:
-                options = waiting
-        option = options[chosen] if chosen >= 0 else options[0] if len(options) == 1 else None
-        return msgspec.structs.replace(outcome, option=option)
+        if not request.booking.options:
+            raise LedgerError(f"booking {request.booking.id} has no options")
+        arguments = book_arguments(request, waiting_options(request))
+        return _read(await self._scripts.run_flat(script, arguments), request, request.booking.id)
 
     async def attach(
         self,
@@ -208,3 +194,32 @@ class Ledger(LedgerLeader):
     async def record_audit(self, entries: Sequence[bytes]) -> None:
         """Keep entries of the audit report (JSON each), about 10,000 of the newest."""
         await self._scripts.run("record_audit", {}, *entries)
+
+
+def _read(reply: Sequence[bytes], request: BookRequest, booking_id: str) -> Outcome:
+    """Read what a request to book, under this id, came to."""
+    booking = request.booking
+    if reply[0].startswith(b"+"):
+        index, _, node = reply[0][1:].decode().partition(" ")
+        return Outcome(
+            verdict=Verdict.BOOKED,
+            id=booking_id,
+            chosen=int(index),
+            place={node: booking.pods} if node else {},
+            option=booking.options[int(index)],
+        )
+    outcome = _outcome.decode(reply[0])
+    if outcome.cause == "placement":
+        outcome = msgspec.structs.replace(outcome, why=request.held_up)
+    if outcome.verdict is Verdict.DENIED:
+        return outcome
+    if len(reply) > 1:
+        earlier = decode_record(reply[1])
+        options, chosen = earlier.options, earlier.chosen
+    else:
+        options, chosen = booking.options, outcome.chosen
+        waiting = waiting_options(request)
+        if outcome.verdict is Verdict.QUEUED and waiting is not None:
+            options = waiting
+    option = options[chosen] if chosen >= 0 else options[0] if len(options) == 1 else None
+    return msgspec.structs.replace(outcome, option=option)

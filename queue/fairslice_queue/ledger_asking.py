@@ -1,13 +1,21 @@
-"""A wish to hold GPUs as its scripts take it: taking JSON apart would cost Redis more."""
+"""A wish to hold GPUs as its scripts take it: taking JSON apart would cost Redis more.
+
+What comes in bursts differs in its id, its name and its time only; the rest is written once.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
 
-from fairslice.booking import Option
+from fairslice.booking import Option, Ref
 from fairslice_queue.bookkeeping import BookRequest, Limits
 from fairslice_queue.ledger_records import Tentative, ask_of, fixed_lines, object_of
 
-__all__ = ["book_arguments"]
+__all__ = ["BookingForm", "book_arguments", "waiting_options"]
 
 
 class _AskedOption(Struct, frozen=True, array_like=True):
@@ -26,10 +34,7 @@ class _AskedOption(Struct, frozen=True, array_like=True):
 class _Asked(Struct, frozen=True, array_like=True):
     """The list that book_at_once.lua and book_request.lua take apart by position, from 1 on."""
 
-    id: str
     team: str
-    now: str
-    expires: str
     start: bool
     overflow_queue: bool
     capacity: bool
@@ -37,9 +42,7 @@ class _Asked(Struct, frozen=True, array_like=True):
     max_tentative: int
     kind: str
     namespace: str
-    name: str
     generate_name: str
-    object: str
     ask: str
     work_class: str
     user: str
@@ -65,10 +68,7 @@ def book_arguments(request: BookRequest, waiting: tuple[Option, ...] | None) -> 
     # Only what has a name can come again under it.
     ask = ask_of(booking) if named else ""
     asked = _Asked(
-        booking.id,
         booking.team,
-        now,
-        expires,
         request.start,
         request.overflow_queue,
         request.capacity,
@@ -76,9 +76,7 @@ def book_arguments(request: BookRequest, waiting: tuple[Option, ...] | None) -> 
         request.max_tentative,
         ref.kind,
         ref.namespace,
-        ref.name,
         ref.generate_name,
-        named,
         ask,
         booking.work_class,
         booking.user,
@@ -96,7 +94,76 @@ def book_arguments(request: BookRequest, waiting: tuple[Option, ...] | None) -> 
         fixed_lines(booking),
         b"" if waiting is None else fixed_lines(msgspec.structs.replace(booking, options=waiting)),
         _encode(limits),
+        *_own(booking.id, request.now, request.tentative_seconds, ref, ref.name),
     ]
+
+
+def _own(booking_id: str, now: float, seconds: float, ref: Ref, name: str) -> list[bytes]:
+    """Write what each request has of its own: id, time, time of expiry, name, object."""
+    return [
+        booking_id.encode(),
+        repr(now).encode(),
+        repr(now + seconds).encode(),
+        name.encode(),
+        object_of(ref.kind, ref.namespace, name).encode(),
+    ]
+
+
+# Stand for what differs. Nobody has that id or that name, and nothing is of that time.
+_ID, _NAME, _NOW = "b5f0c8e2d17a94b36c0e8", "fairslice-form-5f0c8e2d17", 1111111111.111111
+# So many arguments come before what each request has of its own.
+_OWN = 5
+
+
+class _Blank(NamedTuple):
+    """A text that values are put into, and which of them, in order."""
+
+    text: bytes
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: bytes, marks: Sequence[bytes]) -> Self:
+        """Make a blank of a text: the marks in it stand for values."""
+        found = re.compile(b"|".join(map(re.escape, marks)))
+        places = tuple(marks.index(mark) for mark in found.findall(text))
+        return cls(found.sub(b"%b", text.replace(b"%", b"%%")), places)
+
+    def filled(self, values: Sequence[bytes]) -> bytes:
+        """Put values in."""
+        return self.text % tuple([values[place] for place in self.places])
+
+
+@dataclass(frozen=True, slots=True)
+class BookingForm:
+    """A request to book with blanks for id, name and time. `request` is one of those it fits."""
+
+    request: BookRequest
+    _blanks: tuple[_Blank, ...]
+
+    @classmethod
+    def of(cls, request: BookRequest) -> Self:
+        """Make the form of a request and of those like it: named ones, or nameless ones."""
+        booking = request.booking
+        ref = msgspec.structs.replace(booking.ref, name=_NAME if booking.ref.name else "")
+        booking = msgspec.structs.replace(booking, id=_ID, ref=ref, queued_at=_NOW, since=_NOW)
+        blank = msgspec.structs.replace(request, booking=booking, now=_NOW, spare=_ID)
+        written = (_ID, _NAME, repr(_NOW), repr(_NOW + request.tentative_seconds))
+        marks = [word.encode() for word in written]
+        arguments = book_arguments(blank, waiting_options(request))[:_OWN]
+        return cls(request, tuple([_Blank.of(text, marks) for text in arguments]))
+
+    def filled(self, booking_id: str, name: str, now: float) -> list[bytes]:
+        """Write the arguments for one object; its name counts if that of the request did."""
+        ref = self.request.booking.ref
+        own = _own(booking_id, now, self.request.tentative_seconds, ref, name if ref.name else "")
+        values = (own[0], _encode(name)[1:-1], own[1], own[2])
+        return [*[blank.filled(values) for blank in self._blanks], *own]
+
+
+def waiting_options(request: BookRequest) -> tuple[Option, ...] | None:
+    """Return the options of a booking that must wait; None if they are those it has anyway."""
+    waiting = request.queued_options
+    return None if waiting == request.booking.options else waiting
 
 
 def _flat(option: Option, limits: Limits) -> _AskedOption:

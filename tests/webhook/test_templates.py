@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
+from fairslice.booking import Booking
 from fairslice_queue.ledger import (
     Attachment,
+    BookingForm,
     BookRequest,
     Held,
     LedgerUnavailable,
     Outcome,
     Verdict,
 )
+from fairslice_queue.ledger_asking import book_arguments, waiting_options
 from fairslice_webhook import admission
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
@@ -41,11 +45,19 @@ class Books:
     """A ledger that answers as it is told, and keeps what it was asked."""
 
     answers: list[str]
-    asked: list[BookRequest] = field(default_factory=list)
+    asked: list[list[bytes]] = field(default_factory=list)
 
     async def book(self, request: BookRequest) -> Outcome:
-        self.asked.append(request)
-        booking = request.booking
+        self.asked.append(book_arguments(request, waiting_options(request)))
+        return self._next(request.booking)
+
+    async def book_alike(
+        self, form: BookingForm, booking_id: str, name: str, now: float
+    ) -> Outcome:
+        self.asked.append(form.filled(booking_id, name, now))
+        return self._next(structs.replace(form.request.booking, id=booking_id))
+
+    def _next(self, booking: Booking) -> Outcome:
         match self.answers[len(self.asked) - 1]:
             case "first" | "last" as which:
                 chosen = 0 if which == "first" else len(booking.options) - 1

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from fairslice import messages
-from fairslice_queue.ledger import BookRequest, Ledger, LedgerUnavailable, Outcome
+from fairslice_queue.ledger import BookingForm, Ledger, LedgerUnavailable, Outcome
 from fairslice_webhook.audit import AuditSink
 from fairslice_webhook.decide import LedgerAnswer, Phase, conclude, decide, without_ledger
 from fairslice_webhook.decision import (
@@ -123,8 +123,8 @@ class Admission:
         if template is not None:
             if template.answer is not None:
                 return self._give(case, template.answer)
-            if template.request is not None:
-                return self._book_alike(case, template, template.wish(review, call))
+            if template.form is not None:
+                return self._book_alike(case, template, template.form)
         decision = case.decide()
         if not isinstance(decision, Answer):
             return self._grant(case, decision)
@@ -152,12 +152,14 @@ class Admission:
             self._count_booking(wish.request.booking.ref.kind, outcome)
         return self._conclude(case, wish, outcome)
 
-    async def _book_alike(self, case: _Case, template: Template, request: BookRequest) -> bytes:
+    async def _book_alike(self, case: _Case, template: Template, form: BookingForm) -> bytes:
         """Book what is like others that were booked a moment ago."""
-        outcome = await self._asked(self._ledger.book(request), case.within)
-        self._count_booking(request.booking.ref.kind, outcome)
+        review, call = case.review, case.call
+        booked = self._ledger.book_alike(form, call.booking, review.name, call.now)
+        outcome = await self._asked(booked, case.within)
+        self._count_booking(review.kind.kind, outcome)
         if isinstance(outcome, Outcome):
-            written = template.conclusion(request, outcome)
+            written = template.conclusion(call.booking, outcome)
             if written is not None:
                 return self._give(case, written)
         # It did not go as with the others: now the whole decision is needed.

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Raw, json
 from msgspec.structs import replace
 
-from fairslice_queue.ledger import BookRequest, Outcome, Verdict
+from fairslice.booking import Option
+from fairslice_queue.ledger import BookingForm, BookRequest, Outcome, Verdict
 from fairslice_webhook.decide import Phase, conclude, decide
 from fairslice_webhook.decision import Answer, Book
 from fairslice_webhook.review import GroupVersionKind, Review, UserInfo
@@ -71,7 +72,7 @@ class _Answered:
 
 @dataclass(slots=True)
 class Template:
-    """Objects alike. `request` and `answers` (by option) if they are booked, else `answer`.
+    """Objects alike. `form` and `answers` (by option) if they are booked, else `answer`.
 
     `last` is one of them that nothing was learnt from yet; `unlike` says that nothing could be.
     """
@@ -80,20 +81,16 @@ class Template:
     last: _Answered | None = None
     unlike: bool = False
     answer: Written | None = None
-    request: BookRequest | None = None
+    form: BookingForm | None = None
     answers: dict[int, Written] = field(default_factory=dict)
 
-    def wish(self, review: Review, call: Call) -> BookRequest:
-        """Make an object's wish to book; `request` must be known."""
-        assert self.request is not None
-        return _filled(self.request, review.name, call)
-
-    def conclusion(self, request: BookRequest, outcome: Outcome) -> Written | None:
-        """Conclude an object's wish; None if that is to be done afresh."""
+    def conclusion(self, booking_id: str, outcome: Outcome) -> Written | None:
+        """Conclude an object's wish; None if that is to be done afresh. `form` must be known."""
+        assert self.form is not None
         found = self.answers.get(outcome.chosen)
-        if found is None or not _is_plain(outcome, request):
+        if found is None or not _is_plain(outcome, booking_id, self.form.request.booking.options):
             return None
-        return found.with_id(outcome.id)
+        return found.with_id(booking_id)
 
     def answered(self, call: Call, written: Written) -> None:
         """Note what was answered to one of them without the ledger."""
@@ -102,7 +99,8 @@ class Template:
 
     def booked(self, call: Call, request: BookRequest, outcome: Outcome, written: Written) -> None:
         """Note what was answered to one of them that was booked."""
-        if not self.unlike and _is_plain(outcome, request):
+        booking = request.booking
+        if not self.unlike and _is_plain(outcome, booking.id, booking.options):
             self.last = _Answered(call, written, request, outcome)
 
     def learn(self, view: View) -> None:
@@ -129,7 +127,7 @@ class Template:
         concluded = Written.of(conclude(decided, replace(outcome, id=_BOOKING, option=option)))
         if concluded is None or concluded.with_id(outcome.id) != last.written:
             return False
-        self.request = decided.request
+        self.form = BookingForm.of(decided.request)
         self.answers[outcome.chosen] = concluded
         return True
 
@@ -211,13 +209,12 @@ def _filled(request: BookRequest, name: str, call: Call) -> BookRequest:
     return replace(request, booking=booking, now=call.now, spare=call.booking)
 
 
-def _is_plain(outcome: Outcome, request: BookRequest) -> bool:
+def _is_plain(outcome: Outcome, booking_id: str, options: Sequence[Option]) -> bool:
     """Say whether an object was simply booked, under its own id, with one of its options."""
-    booking = request.booking
     return (
         outcome.verdict is Verdict.BOOKED
-        and outcome.id == booking.id
+        and outcome.id == booking_id
         and not outcome.surge
-        and 0 <= outcome.chosen < len(booking.options)
-        and outcome.option is booking.options[outcome.chosen]
+        and 0 <= outcome.chosen < len(options)
+        and outcome.option is options[outcome.chosen]
     )

@@ -4,7 +4,7 @@
 -- KEYS[1]  {fairslice}:meta
 -- ARGV     see book_request.lua
 -- Answers  the outcome; for a request that came again, also its booking's lines. What started
---          at once: `+`, the option chosen, the node (empty: none).
+--          at once: `+`, the option chosen, a space, the node if there is one.
 
 local refused = refusal(true)
 if refused then

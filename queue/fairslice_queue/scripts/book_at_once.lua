@@ -8,9 +8,9 @@ asked = cmsgpack.unpack(ARGV[1])
 
 local function book_at_once()
   local call, prefix = redis.call, string.sub(KEYS[1], 1, -5)
-  local id, team, now, expires, starts, _, needs_room, passes, most_unfinished,
-    _, _, _, _, object, _, class, user, rank, pods, group, revision, class_cap, user_cap, options
-    = unpack(asked, 1, 24)
+  local id, now, expires, object = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
+  local team, starts, _, needs_room, passes, most_unfinished, _, _, _, _, class, user, rank, pods,
+    group, revision, class_cap, user_cap, options = unpack(asked, 1, 19)
   if not starts or pods <= 0 then
     return nil
   end
@@ -20,8 +20,6 @@ local function book_at_once()
   local form, lending = meta[1], meta[2]
   if form ~= '2' or unfinished >= most_unfinished
     or (unfinished > 0 and call('ZRANGEBYSCORE', tentative, '-inf', now, 'LIMIT', 0, 1)[1])
-    or call('HEXISTS', bookings, id) == 1
-    or (object ~= '' and call('HEXISTS', objects, object) == 1)
     or (group ~= '' and call('EXISTS', prefix .. 'lingering:' .. team .. '|' .. group) == 1) then
     return nil
   end
@@ -60,8 +58,21 @@ local function book_at_once()
         end
       end
       if node or not needs_room then
+        -- It may have come before, under its id or its name.
+        if object ~= '' and call('HSETNX', objects, object, id) == 0 then
+          return nil
+        end
         if node then
           place = '{"' .. node .. '":' .. pods .. '}'
+        end
+        local live = '{"state":"Released","chosen":' .. index - 1 .. ',"place":' .. place .. ',' .. ARGV[2]
+        if call('HSETNX', bookings, id, live .. '\n' .. ARGV[3]) == 0 then
+          if object ~= '' then
+            call('HDEL', objects, object)
+          end
+          return nil
+        end
+        if node then
           call('ZADD', free, left - units, node)
           if call('HINCRBY', prefix .. 'placed:' .. offer, node, units) == units then
             call('SADD', registry, prefix .. 'placed:' .. offer)
@@ -74,18 +85,13 @@ local function book_at_once()
         if p == 0 or unfinished == 0 then
           call('SADD', registry, holdings, tentative)
         end
-        if object ~= '' then
-          call('HSET', objects, object, id)
-        end
         if group ~= '' then
           local members = prefix .. 'group:' .. team .. '|' .. group
           call('HSET', members, id, revision)
           call('SADD', registry, members)
         end
-        local live = '{"state":"Released","chosen":' .. index - 1 .. ',"place":' .. place .. ',' .. ARGV[2]
-        call('HSET', bookings, id, live .. '\n' .. ARGV[3])
         call('XADD', prefix .. 'log', 'MAXLEN', '~', 20000, '*', 'id', id)
-        return { '+', index - 1, node or '' }
+        return { '+' .. index - 1 .. ' ' .. (node or '') }
       end
     end
   end
