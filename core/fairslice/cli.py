@@ -84,7 +84,7 @@ _OPTIONS = {
     ),
     "workers": _option(
         "workers",
-        "Processes that answer the API server  [default: one per core, at most 2; with all: 1]",
+        "Processes that answer the API server  [default: 2, on 1 or 2 cores and with all: 1]",
     ),
     "hide-by": _option(
         "hide-by",

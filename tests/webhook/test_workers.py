@@ -103,10 +103,10 @@ def test_a_quota_counts_as_cores(tmp_path: Path, text: str, cores: int | None) -
     assert workers._quota(tmp_path / "nothing") > 1000
 
 
-def test_two_processes_answer_by_default_and_one_on_a_single_core(
+def test_two_processes_answer_by_default_and_one_where_no_core_would_be_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for cores, expected in ((1, 1), (2, 2), (64, 2)):
+    for cores, expected in ((1, 1), (2, 1), (3, 2), (64, 2)):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
         assert workers.usual_count() == expected
 

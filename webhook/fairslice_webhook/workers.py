@@ -34,9 +34,10 @@ _END_SECONDS = 5.0
 def usual_count() -> int:
     """Say how many processes answer where nobody says otherwise.
 
-    One does for any API server; the second keeps short answers from waiting for long ones.
+    One does for any API server; the second keeps short answers from waiting for long ones. A
+    core stays for whom they wait for: taking turns with Redis costs more than a second one saves.
     """
-    return min(_MOST_BY_DEFAULT, usable_cores())
+    return max(1, min(_MOST_BY_DEFAULT, usable_cores() - 1))
 
 
 def usable_cores() -> int:
