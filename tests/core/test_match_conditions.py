@@ -243,6 +243,8 @@ def test_what_only_changes_its_status_never_waits_for_the_webhook(
             "CREATE",
             "UPDATE",
         }
+        if all(rule["operations"] == ["CREATE"] for rule in seen["rules"]):
+            continue
         request = {"operation": "UPDATE", "namespace": "nlp"}
         (changes,) = (c for c in seen["matchConditions"] if c["name"] == "changes")
         ended = {**before, "status": {"phase": "Succeeded"}}
