@@ -179,10 +179,21 @@ class HttpServer:
         )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
+        connection, content = request.protocol, request.content
         self._busy.add(connection)
         try:
-            found = await self._respond(request)
+            # Most bodies have come along with their heads; a timer costs more than to look.
+            body = content.read_nowait() if content.is_eof() else await self._read(request)
+            if isinstance(body, Response):
+                found = body
+            elif len(body) > self._max_body_bytes:
+                found = self._too_large()
+            else:
+                asked = self._handler(Request(request.method, request.raw_path, body))
+                found = asked if isinstance(asked, Response) else await asked
+        except Exception:  # noqa: BLE001 - the boundary of one request: others must go on
+            _failures.exception("a review failed")
+            found = Response.text(500, "a review failed; see the webhook's log")
         finally:
             self._busy.discard(connection)
             self._server.since[connection] = (asyncio.get_running_loop().time(), True)
@@ -202,33 +213,21 @@ class HttpServer:
             response.force_close()
         return response
 
-    async def _respond(self, request: web.BaseRequest) -> Response:
+    async def _read(self, request: web.BaseRequest) -> bytes | Response:
+        """Wait for a body; say instead what is wrong with it."""
         try:
-            # Most bodies have come along with their heads; a timer costs more than to look.
-            if request.content.is_eof():
-                body = request.content.read_nowait()
-                if len(body) > self._max_body_bytes:
-                    raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, len(body))
-            else:
-                body = await self._read(request)
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                if hdrs.EXPECT in request.headers:
+                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    request.writer.output_size = 0
+                return await request.read()
         except web.HTTPRequestEntityTooLarge:
-            return Response.text(413, f"more than {self._max_body_bytes} bytes")
+            return self._too_large()
         except TimeoutError:
             return Response.text(408)
-        try:
-            found = self._handler(Request(request.method, request.raw_path, body))
-            return found if isinstance(found, Response) else await found
-        except Exception:  # noqa: BLE001 - the boundary of one request: others must go on
-            _failures.exception("a review failed")
-            return Response.text(500, "a review failed; see the webhook's log")
 
-    @staticmethod
-    async def _read(request: web.BaseRequest) -> bytes:
-        async with asyncio.timeout(_REQUEST_SECONDS):
-            if hdrs.EXPECT in request.headers:
-                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                request.writer.output_size = 0
-            return await request.read()
+    def _too_large(self) -> Response:
+        return Response.text(413, f"more than {self._max_body_bytes} bytes")
 
 
 class _Found(web.StreamResponse):

@@ -185,8 +185,8 @@ def _shape(review: Review) -> bytes | None:
     if memoryview(raw).nbytes > _MAX_BYTES:
         return None
     try:
-        obj = _members(raw)
-        meta = _members(obj["metadata"])
+        members = _members(raw)
+        meta = _members(members["metadata"])
         if review.name != (_text(meta["name"]) if "name" in meta else ""):
             return None
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
@@ -195,8 +195,7 @@ def _shape(review: Review) -> bytes | None:
         meta["name"] = _NAME_RAW
     # Who wrote which field, and when.
     meta.pop("managedFields", None)
-    obj["metadata"] = Raw(_encode(meta))
-    shape = _encode(obj)
+    shape = _encode({**members, "metadata": meta})
     # The volume of a pod's token is named at random.
     at = shape.find(_ACCESS)
     return shape if at < 0 else shape.replace(shape[at : at + len(_ACCESS) + _SUFFIX], _ACCESS)
