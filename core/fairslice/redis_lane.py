@@ -89,6 +89,7 @@ class Lane:
         self._answered = answered
         self._failed = failed
         self._abandoned = abandoned
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._outbox: deque[_Call] = deque()
         self._link: _Link | None = None
         self._connecting: asyncio.Task[AbstractConnection] | None = None
@@ -105,7 +106,8 @@ class Lane:
         It raises LaneDown, or ResponseError as Redis answered it. A caller who is cancelled
         leaves the others alone.
         """
-        loop = asyncio.get_running_loop()
+        # (Each time it is asked for, Python 3.11 makes a system call.)
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         call = _Call(script, arguments, loop.create_future(), probe)
         self._outbox.append(call)
         if len(self._outbox) == _FEW:

@@ -104,6 +104,7 @@ class HttpServer:
         )
         self._runner = web.ServerRunner(self._server, handle_signals=False)
         self._site: web.TCPSite | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeping: Task[None] | None = None
         self._busy: set[RequestHandler] = set()
 
@@ -124,6 +125,8 @@ class HttpServer:
         With `shared`, other processes may listen there, too, and get their part of the
         connections. Raises OSError for an address that can't be had.
         """
+        # To ask for it in every request takes a system call (Python 3.11).
+        self._loop = asyncio.get_running_loop()
         await self._runner.setup()
         self._site = web.TCPSite(
             self._runner,
@@ -134,7 +137,7 @@ class HttpServer:
             reuse_port=shared or None,
         )
         await self._site.start()
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        self._sweeping = self._loop.create_task(self._sweep())
         return Address(address.host, self._runner.addresses[0][1])
 
     async def stop_listening(self) -> None:
@@ -162,7 +165,7 @@ class HttpServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.drop_stale(asyncio.get_running_loop().time())
+            self.drop_stale(time.monotonic())
             self._server.forget_closed()
 
     def _request(
@@ -173,10 +176,9 @@ class HttpServer:
         writer: AbstractStreamWriter,
         task: "Task[None]",
     ) -> web.BaseRequest:
-        loop = asyncio.get_running_loop()
-        return web.BaseRequest(
-            message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes
-        )
+        loop, most = self._loop, self._max_body_bytes
+        assert loop is not None
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=most)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection, content = request.protocol, request.content
@@ -196,7 +198,7 @@ class HttpServer:
             found = Response.text(500, "a review failed; see the webhook's log")
         finally:
             self._busy.discard(connection)
-            self._server.since[connection] = (asyncio.get_running_loop().time(), True)
+            self._server.since[connection] = (time.monotonic(), True)
         if (
             found.content_type is _JSON
             and not self.closing
@@ -234,7 +236,7 @@ class _Found(web.StreamResponse):
     """A JSON document on a connection that stays open; written in one piece, head and all."""
 
     def __init__(self, document: bytes) -> None:
-        super().__init__()
+        # The base class would only make room for what puts a head together.
         self._document = document
 
     @property
@@ -277,7 +279,7 @@ class _Listed(web.Server):
     def __call__(self) -> RequestHandler:
         """Make the protocol of a new connection."""
         connection = super().__call__()
-        self.since[connection] = (asyncio.get_running_loop().time(), False)
+        self.since[connection] = (time.monotonic(), False)
         return connection
 
     def forget_closed(self) -> None:
