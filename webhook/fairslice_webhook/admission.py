@@ -296,13 +296,13 @@ class Admission:
     def _count(self, case: _Case, outcome: str) -> None:
         review, seconds = case.review, time.perf_counter() - case.started
         kind, operation = review.kind.kind, review.operation
-        self._metrics.answered(case.phase.value, kind, operation, outcome, seconds)
+        self._metrics.answered(case.phase, kind, operation, outcome, seconds)
 
     def _count_booking(self, kind: str, outcome: object) -> None:
         if isinstance(outcome, _Away):
             self._metrics.booked(kind, "unavailable")
         elif isinstance(outcome, Outcome):
-            self._metrics.booked(kind, outcome.verdict.value)
+            self._metrics.booked(kind, outcome.verdict)
             option = outcome.option
             if option is not None and option.rename:
                 self._metrics.rewritten(option.pool, option.mode)
