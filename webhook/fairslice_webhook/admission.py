@@ -5,9 +5,10 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from fairslice import messages
 from fairslice_queue.ledger import BookingForm, Ledger, LedgerUnavailable, Outcome
@@ -61,8 +62,7 @@ class _Away(Enum):
     AWAY = "away"
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(Struct):
     """A review on its way to its answer. `within` seconds of `started` it must be there."""
 
     review: Review

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple
 
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
+from msgspec import Struct
 
 from fairslice.settings import Address
 
@@ -36,7 +36,7 @@ _BACKLOG = 1024
 _JSON = "application/json"
 
 
-class Request(NamedTuple):
+class Request(Struct, frozen=True):
     """A request that has arrived as a whole. `target` is path and query."""
 
     method: str
@@ -44,7 +44,7 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Response(NamedTuple):
+class Response(Struct, frozen=True):
     """What to answer. `allow` names the methods there are, beside 405."""
 
     status: int

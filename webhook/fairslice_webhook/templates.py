@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import Raw, json
+from msgspec import Raw, Struct, json
 from msgspec.structs import replace
 
 from fairslice.booking import Option
@@ -41,8 +41,7 @@ _encode = json.Encoder().encode
 _NAME_RAW = Raw(_encode(_NAME))
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """An answer that lets an object pass: its patch as JSON, empty for none."""
 
     patch: bytes

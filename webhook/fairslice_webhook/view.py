@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from fairslice.device_claims import Devices
 from fairslice.inventory import Inventory
 from fairslice.policy import Modes, Policy, Team
@@ -15,8 +17,7 @@ from fairslice.workloads import ADAPTERS
 __all__ = ["Call", "Priority", "View"]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """What differs from call to call: the time (Unix seconds) and ids that nobody has yet."""
 
     now: float
