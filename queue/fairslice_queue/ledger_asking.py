@@ -4,7 +4,6 @@ What comes in bursts differs in its id, its name and its time only; the rest is 
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -116,21 +115,11 @@ _OWN = 5
 
 
 class _Blank(NamedTuple):
-    """A text that values are put into, and which of them, in order."""
+    """An argument that values are put into: which one it is, its text, the values in order."""
 
+    argument: int
     text: bytes
     places: tuple[int, ...]
-
-    @classmethod
-    def of(cls, text: bytes, marks: Sequence[bytes]) -> Self:
-        """Make a blank of a text: the marks in it stand for values."""
-        found = re.compile(b"|".join(map(re.escape, marks)))
-        places = tuple(marks.index(mark) for mark in found.findall(text))
-        return cls(found.sub(b"%b", text.replace(b"%", b"%%")), places)
-
-    def filled(self, values: Sequence[bytes]) -> bytes:
-        """Put values in."""
-        return self.text % tuple([values[place] for place in self.places])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +127,7 @@ class BookingForm:
     """A request to book with blanks for id, name and time. `request` is one of those it fits."""
 
     request: BookRequest
+    _same: tuple[bytes, ...]
     _blanks: tuple[_Blank, ...]
 
     @classmethod
@@ -149,15 +139,23 @@ class BookingForm:
         blank = msgspec.structs.replace(request, booking=booking, now=_NOW, spare=_ID)
         written = (_ID, _NAME, repr(_NOW), repr(_NOW + request.tentative_seconds))
         marks = [word.encode() for word in written]
-        arguments = book_arguments(blank, waiting_options(request))[:_OWN]
-        return cls(request, tuple([_Blank.of(text, marks) for text in arguments]))
+        mark = re.compile(b"|".join(map(re.escape, marks)))
+        same = tuple(book_arguments(blank, waiting_options(request))[:_OWN])
+        blanks = []
+        for number, text in enumerate(same):
+            if places := tuple(marks.index(found) for found in mark.findall(text)):
+                blanks.append(_Blank(number, mark.sub(b"%b", text.replace(b"%", b"%%")), places))
+        return cls(request, same, tuple(blanks))
 
     def filled(self, booking_id: str, name: str, now: float) -> list[bytes]:
         """Write the arguments for one object; its name counts if that of the request did."""
         ref = self.request.booking.ref
         own = _own(booking_id, now, self.request.tentative_seconds, ref, name if ref.name else "")
         values = (own[0], _encode(name)[1:-1], own[1], own[2])
-        return [*[blank.filled(values) for blank in self._blanks], *own]
+        arguments = [*self._same, *own]
+        for number, text, places in self._blanks:
+            arguments[number] = text % tuple([values[place] for place in places])
+        return arguments
 
 
 def waiting_options(request: BookRequest) -> tuple[Option, ...] | None:
