@@ -5,7 +5,7 @@ A replica is of two processes here, each with connections of its own to end.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from .harness.client import Refused
@@ -37,18 +37,16 @@ class _Service:
             yield self
 
     async def _forward(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        try:
-            far, out = await asyncio.open_connection("127.0.0.1", self.endpoint)
-        except OSError:
-            back.transport.abort()
-            return
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_copy(near, out))
-                tasks.create_task(_copy(far, back))
-        finally:
-            for writer in (out, back):
-                writer.close()
+        with closing(back):
+            try:
+                far, out = await asyncio.open_connection("127.0.0.1", self.endpoint)
+            except OSError:
+                back.transport.abort()
+                return
+            with closing(out):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(_copy(near, out))
+                    tasks.create_task(_copy(far, back))
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
