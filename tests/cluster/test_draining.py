@@ -26,15 +26,32 @@ class _Service:
     def __init__(self, endpoint: int) -> None:
         self.endpoint = endpoint
         self.port = 0
+        # An event loop refers to its tasks but weakly.
+        self._forwarding: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["_Service"]:
         """Forward connections meanwhile."""
         async with AsyncExitStack() as stack:
-            server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+            server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+            stack.push_async_callback(self._stop)
             stack.callback(server.close)
             self.port = server.sockets[0].getsockname()[1]
             yield self
+
+    async def _stop(self) -> None:
+        for task in self._forwarding:
+            task.cancel()
+        await asyncio.gather(*self._forwarding, return_exceptions=True)
+
+    async def _accept(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._forwarding.add(task)
+        try:
+            await self._forward(near, back)
+        finally:
+            self._forwarding.discard(task)
 
     async def _forward(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         with closing(back):
