@@ -126,8 +126,8 @@ class Ledger(LedgerLeader):
     async def _book(self, request: BookRequest, script: str = "book") -> Outcome:
         if not request.booking.options:
             raise LedgerError(f"booking {request.booking.id} has no options")
-        arguments = book_arguments(request, waiting_options(request))
-        return _read(await self._scripts.run_flat(script, arguments), request, request.booking.id)
+        reply = await self._scripts.run_flat(script, book_arguments(request))
+        return _read(reply, request, request.booking.id)
 
     async def attach(
         self,

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import msgspec
 from msgspec import Struct
 
-from fairslice.booking import Option, Ref
+from fairslice.booking import Option
 from fairslice_queue.bookkeeping import BookRequest, Limits
 from fairslice_queue.ledger_records import Tentative, ask_of, fixed_lines, object_of
 
@@ -58,14 +58,30 @@ _pack = msgspec.msgpack.Encoder().encode
 _encode = msgspec.json.Encoder().encode
 
 
-def book_arguments(request: BookRequest, waiting: tuple[Option, ...] | None) -> list[bytes]:
-    """Write the arguments of book_request.lua. `waiting` are the options of one that must wait."""
+class _Own(NamedTuple):
+    """What each request has of its own; times in Unix seconds."""
+
+    id: str
+    now: str
+    expires: str
+    name: str
+    object: str
+
+    @classmethod
+    def of(cls, request: BookRequest, booking_id: str, name: str, now: float) -> Self:
+        """Write it for a request, or for another like it."""
+        ref = request.booking.ref
+        expires = repr(now + request.tentative_seconds)
+        return cls(booking_id, repr(now), expires, name, object_of(ref.kind, ref.namespace, name))
+
+
+def book_arguments(request: BookRequest) -> list[bytes]:
+    """Write the arguments of book_request.lua."""
     booking, limits = request.booking, request.limits
-    ref = booking.ref
-    now, expires = repr(request.now), repr(request.now + request.tentative_seconds)
-    named = object_of(ref.kind, ref.namespace, ref.name)
+    ref, waiting = booking.ref, waiting_options(request)
+    own = _Own.of(request, booking.id, ref.name, request.now)
     # Only what has a name can come again under it.
-    ask = ask_of(booking) if named else ""
+    ask = ask_of(booking) if own.object else ""
     asked = _Asked(
         booking.team,
         request.start,
@@ -89,29 +105,16 @@ def book_arguments(request: BookRequest, waiting: tuple[Option, ...] | None) -> 
     )
     return [
         _pack(asked),
-        Tentative(booking.pods, now, expires, ref.name, named, ask).tail,
+        Tentative(booking.pods, own.now, own.expires, own.name, own.object, ask).tail,
         fixed_lines(booking),
         b"" if waiting is None else fixed_lines(msgspec.structs.replace(booking, options=waiting)),
         _encode(limits),
-        *_own(booking.id, request.now, request.tentative_seconds, ref, ref.name),
+        *map(str.encode, own),
     ]
 
 
-def _own(booking_id: str, now: float, seconds: float, ref: Ref, name: str) -> list[bytes]:
-    """Write what each request has of its own: id, time, time of expiry, name, object."""
-    return [
-        booking_id.encode(),
-        repr(now).encode(),
-        repr(now + seconds).encode(),
-        name.encode(),
-        object_of(ref.kind, ref.namespace, name).encode(),
-    ]
-
-
-# Stand for what differs. Nobody has that id or that name, and nothing is of that time.
+# Stand for what differs.
 _ID, _NAME, _NOW = "b5f0c8e2d17a94b36c0e8", "fairslice-form-5f0c8e2d17", 1111111111.111111
-# So many arguments come before what each request has of its own.
-_OWN = 5
 
 
 class _Blank(NamedTuple):
@@ -131,8 +134,11 @@ class BookingForm:
     _blanks: tuple[_Blank, ...]
 
     @classmethod
-    def of(cls, request: BookRequest) -> Self:
-        """Make the form of a request and of those like it: named ones, or nameless ones."""
+    def of(cls, request: BookRequest) -> Self | None:
+        """Make the form of a request and of those like it: named ones, or nameless ones.
+
+        None if the request has words in it that stand for blanks; anybody may write them.
+        """
         booking = request.booking
         ref = msgspec.structs.replace(booking.ref, name=_NAME if booking.ref.name else "")
         booking = msgspec.structs.replace(booking, id=_ID, ref=ref, queued_at=_NOW, since=_NOW)
@@ -140,7 +146,9 @@ class BookingForm:
         written = (_ID, _NAME, repr(_NOW), repr(_NOW + request.tentative_seconds))
         marks = [word.encode() for word in written]
         mark = re.compile(b"|".join(map(re.escape, marks)))
-        same = tuple(book_arguments(blank, waiting_options(request))[:_OWN])
+        if any(map(mark.search, book_arguments(request))):
+            return None
+        same = tuple(book_arguments(blank)[: -len(_Own._fields)])
         blanks = []
         for number, text in enumerate(same):
             if places := tuple(marks.index(found) for found in mark.findall(text)):
@@ -149,8 +157,8 @@ class BookingForm:
 
     def filled(self, booking_id: str, name: str, now: float) -> list[bytes]:
         """Write the arguments for one object; its name counts if that of the request did."""
-        ref = self.request.booking.ref
-        own = _own(booking_id, now, self.request.tentative_seconds, ref, name if ref.name else "")
+        named = self.request.booking.ref.name
+        own = [*map(str.encode, _Own.of(self.request, booking_id, name if named else "", now))]
         values = (own[0], _encode(name)[1:-1], own[1], own[2])
         arguments = [*self._same, *own]
         for number, text, places in self._blanks:

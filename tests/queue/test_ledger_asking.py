@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fairslice.booking import Booking, Option, Ref, State
+from fairslice_queue import ledger_asking
 from fairslice_queue.bookkeeping import BookRequest, Limits
-from fairslice_queue.ledger_asking import BookingForm, book_arguments, waiting_options
+from fairslice_queue.ledger_asking import BookingForm, book_arguments
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = words.filter(bool)
@@ -61,6 +62,15 @@ def requests(draw: st.DrawFn) -> BookRequest:
     )
 
 
+@given(requests(), st.sampled_from(["team", "user", "group", "work_class"]))
+def test_whoever_uses_the_words_that_stand_for_blanks_gets_no_form(
+    request: BookRequest, where: str
+) -> None:
+    for word in (ledger_asking._NAME, ledger_asking._ID, repr(ledger_asking._NOW)):
+        booking = structs.replace(request.booking, **{where: f"x{word}y"})
+        assert BookingForm.of(structs.replace(request, booking=booking)) is None
+
+
 @given(requests(), ids, names, times)
 def test_a_form_writes_what_the_request_itself_would(
     request: BookRequest, booking_id: str, name: str, now: float
@@ -70,4 +80,5 @@ def test_a_form_writes_what_the_request_itself_would(
     booking = structs.replace(request.booking, id=booking_id, ref=ref, queued_at=now, since=now)
     other = structs.replace(request, booking=booking, now=now, spare=booking_id)
     form = BookingForm.of(request)
-    assert form.filled(booking_id, name, now) == book_arguments(other, waiting_options(other))
+    assert form is not None
+    assert form.filled(booking_id, name, now) == book_arguments(other)

@@ -22,7 +22,7 @@ from fairslice_queue.ledger import (
     Outcome,
     Verdict,
 )
-from fairslice_queue.ledger_asking import book_arguments, waiting_options
+from fairslice_queue.ledger_asking import book_arguments
 from fairslice_webhook import admission
 from fairslice_webhook.admission import Admission
 from fairslice_webhook.decide import Phase
@@ -48,7 +48,7 @@ class Books:
     asked: list[list[bytes]] = field(default_factory=list)
 
     async def book(self, request: BookRequest) -> Outcome:
-        self.asked.append(book_arguments(request, waiting_options(request)))
+        self.asked.append(book_arguments(request))
         return self._next(request.booking)
 
     async def book_alike(

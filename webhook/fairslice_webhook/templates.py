@@ -128,7 +128,7 @@ class Template:
             return False
         self.form = BookingForm.of(decided.request)
         self.answers[outcome.chosen] = concluded
-        return True
+        return self.form is not None
 
 
 class Templates:
