@@ -54,7 +54,9 @@ def registration(kind: str) -> Obj:
 class Doorman(WebhookCaller):
     """Books GPU work of teams; asked in-process instead of over HTTPS.
 
-    `fast` lets work start at once where it may. `asleep` lets everything pass unseen.
+    `fast` lets work start at once where it may. `asleep` lets everything pass unseen. `started`
+    are the Jobs of which pods were let in with their Job, `alone` those of which some came by
+    themselves, since the books knew nothing of a release.
     """
 
     ledger: Ledger
@@ -63,6 +65,7 @@ class Doorman(WebhookCaller):
     asleep: bool = False
     made: int = 0
     started: list[str] = field(default_factory=list)
+    alone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -163,6 +166,7 @@ class Doorman(WebhookCaller):
                 self.started.append(owner["name"])
                 own = {stamps.BOOKING: assignment.booking, stamps.POD_STAMP: stamp}
                 return _stamped(obj, own, None)
+            self.alone.add(owner["name"])
         outcome, booking = await self._book(request, obj, obj["spec"], 1)
         if booking is None:
             return obj
