@@ -1,7 +1,7 @@
 """`make bench-admission`: the webhook against a constant reply, in the same minutes.
 
-A server of one process and the load generator have a core each; the Redis server, and servers
-of several processes (the webhook, as by default), float.
+A server of one process (the webhook is one on two cores) and the load generator have a core each;
+the Redis server, and servers of several processes, float.
 Rounds alternate between floor and webhook, so that a machine that slows down slows both.
 """
 
@@ -149,10 +149,11 @@ async def _throughput(bench: Bench, seconds: float, rounds: int) -> None:
     """Closed loop, 16 connections, in turn floor and each kind of review."""
     floors = {
         "floor": Part.FLOOR,
-        f"floor of {len(bench.servers[Part.FLOORS].processes)} processes": Part.FLOORS,
         "floor on asyncio's own loop": Part.STOCK,
         "floor without routing": Part.BARE,
     }
+    if (count := len(bench.servers[Part.FLOORS].processes)) > 1:
+        floors[f"floor of {count} processes"] = Part.FLOORS
     alike, unlike = bench.reviews, bench.reviews.unlike()
     kinds: dict[str, tuple[bytes, float | None]] = {
         "pod without GPUs": (alike.plain, 0.75),

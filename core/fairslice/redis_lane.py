@@ -20,6 +20,7 @@ __all__ = ["AWAY_REPLIES", "ELSEWHERE_REPLIES", "Lane", "LaneDown", "Script", "p
 # So many are on their way at once. The rest wait here, where they hear at once that Redis is
 # away, and in bad times aren't carried out for callers who have given up.
 _WINDOW = 64
+# So many of one turn of the loop go out without waiting for the rest.
 _FEW = 4
 _GRACE_SECONDS = 0.01
 _HEADS = tuple(b"$%d\r\n" % n for n in range(4096))

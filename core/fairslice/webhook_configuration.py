@@ -271,7 +271,7 @@ def _gpu_pods(target: Target, path: Path, plain_pods: PlainPods) -> dict[str, An
 def _workload(target: Target, kind: WatchedKind, path: Path) -> dict[str, Any]:
     name = f"gpu-{kind.plural}"
     if path is Path.VALIDATE:
-        # What is booked has its label by now, and a selector costs the API server a tenth of CEL.
+        # What is booked has its label by now, and a selector costs next to nothing beside CEL.
         rule = _rule(kind.group, (kind.plural,), ("CREATE",))
         return _entry(target, name, path, rules=[rule], labels={stamps.LABEL_MANAGED: "true"})
     conditions = {

@@ -220,7 +220,7 @@ def test_names_that_stand_for_gpus_here_are_matched(resource: str) -> None:
     pod, job = {"spec": spec}, {"spec": {"template": {"spec": spec}}}
     entries = {
         each["name"].partition(".")[0]: _conditions(each)
-        for configuration in (validating_configuration, mutating_configuration)
+        for configuration in (mutating_configuration, validating_configuration)
         for each in configuration(target)["webhooks"]
         if "matchConditions" in each
     }
